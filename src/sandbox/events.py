@@ -1,0 +1,63 @@
+"""The structured log events that hosts can subscribe to."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Protocol
+
+import structlog
+
+__all__ = ["SandboxLogger"]
+
+
+class StructuredLogger(Protocol):
+    """Any logger that is called structlog's way."""
+
+    def debug(self, event: str, **fields: Any) -> Any: ...
+    def info(self, event: str, **fields: Any) -> Any: ...
+    def warning(self, event: str, **fields: Any) -> Any: ...
+    def error(self, event: str, **fields: Any) -> Any: ...
+
+
+def _default_logger() -> StructuredLogger:
+    # Wrapped by hand: structlog.configure() would change the host's global configuration.
+    logger: StructuredLogger = structlog.wrap_logger(
+        logging.getLogger("sandbox"),
+        processors=[
+            structlog.stdlib.filter_by_level,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.KeyValueRenderer(key_order=["event"]),
+        ],
+        wrapper_class=structlog.stdlib.BoundLogger,
+        context_class=dict,
+    )
+    return logger
+
+
+class SandboxLogger:
+    """Sends events to a logger; `bind` adds fields to every later event.
+
+    Without a logger it uses `logging.getLogger("sandbox")`, which is silent until the host
+    configures logging.
+    """
+
+    def __init__(self, logger: StructuredLogger | None = None, **fields: Any) -> None:
+        self._logger = logger if logger is not None else _default_logger()
+        self._fields = fields
+
+    def bind(self, **fields: Any) -> SandboxLogger:
+        """The same logger with `fields` in every event."""
+        return SandboxLogger(self._logger, **{**self._fields, **fields})
+
+    def debug(self, event: str, **fields: Any) -> None:
+        self._logger.debug(event, **{**self._fields, **fields})
+
+    def info(self, event: str, **fields: Any) -> None:
+        self._logger.info(event, **{**self._fields, **fields})
+
+    def warning(self, event: str, **fields: Any) -> None:
+        self._logger.warning(event, **{**self._fields, **fields})
+
+    def error(self, event: str, **fields: Any) -> None:
+        self._logger.error(event, **{**self._fields, **fields})
