@@ -1,0 +1,269 @@
+"""The private folder of what is made once per machine."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shutil
+import stat
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import platformdirs
+from filelock import FileLock
+
+from sandbox.errors import SandboxError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sandbox.events import SandboxLogger
+
+__all__ = ["Cache", "CacheEntry", "cache_folder", "open_cache"]
+
+TEMP_PREFIX = ".tmp-"
+LOCK_PREFIX = ".lock-"
+# A temporary name is locked a moment after it is made; a sweep leaves young ones alone.
+YOUNGEST_STALE_SECONDS = 60.0
+
+_warned: set[tuple[str, Path]] = set()
+_warned_guard = threading.Lock()
+
+
+@dataclass(frozen=True)
+class CacheEntry:
+    """One finished thing in the cache."""
+
+    name: str
+    size_bytes: int
+
+
+def cache_folder() -> Path:
+    """Where the cache is: `$SANDBOX_CACHE`, else the user's cache folder."""
+    chosen = os.environ.get("SANDBOX_CACHE")
+    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("session-sandbox"))
+
+
+def open_cache(logger: SandboxLogger) -> Cache | None:
+    """The cache, or None with one warning per process where its folder cannot be made ours alone."""
+    path = cache_folder()
+    try:
+        path = path.resolve()
+        _make_private(path)
+    except (OSError, RuntimeError) as error:
+        _warn_once(logger, "cache.unusable", path, error)
+        return None
+    return Cache(path, logger)
+
+
+class Cache:
+    """Entries that are ours alone; each appears whole, under its name, or not at all."""
+
+    def __init__(self, path: Path, logger: SandboxLogger) -> None:
+        self.path = path
+        self._logger = logger
+
+    def find(self, name: str) -> Path | None:
+        """The file stored under `name`; one that others could have written is refused with a warning."""
+        return self._accepted(self._entry(name), _file_refusal)
+
+    def store(self, name: str, write: Callable[[BinaryIO], object]) -> Path | None:
+        """Put what `write` writes under `name`; None with a warning where the disk refuses."""
+        target = self._entry(name)
+        try:
+            self._sweep()
+            with self._temp_file() as (temp, stream):
+                write(stream)
+                stream.flush()
+                _remove_folder(target)
+                temp.replace(target)
+        except SandboxError:
+            raise
+        except OSError as error:
+            _warn_once(self._logger, "cache.unwritable", self.path, error)
+            return None
+        return target
+
+    def folder(self, name: str, fill: Callable[[Path], object]) -> Path | None:
+        """The folder under `name`, filled by `fill` when it is not there yet.
+
+        Holds the lock of `name` while filling, so that processes fill it once. None with a warning
+        where the disk refuses; what `fill` raises on its own account passes through.
+        """
+        target = self._entry(name)
+        if _folder_refusal(target) is None:
+            return target
+        with self.lock(name):
+            return self._accepted(target, _folder_refusal) or self._fill(target, fill)
+
+    @contextmanager
+    def lock(self, name: str) -> Iterator[None]:
+        """Keeps other threads and processes out of the making of `name`; not reentrant."""
+        held = FileLock(self.path / f"{LOCK_PREFIX}{self._entry(name).name}", mode=0o600)
+        try:
+            held.acquire()
+        except OSError as error:
+            # Nothing can be stored here either, so there is nothing to keep others out of.
+            _warn_once(self._logger, "cache.unwritable", self.path, error)
+            yield
+            return
+        try:
+            yield
+        finally:
+            held.release()
+
+    def entries(self) -> list[CacheEntry]:
+        """What is stored, sorted by name; walks the folders to add up their sizes."""
+        try:
+            found = sorted(path for path in self.path.iterdir() if not path.name.startswith("."))
+        except OSError:
+            return []
+        return [CacheEntry(path.name, _size(path)) for path in found]
+
+    def _entry(self, name: str) -> Path:
+        if not name or name.startswith(".") or "/" in name or "\0" in name:
+            raise ValueError(f"{name!r} cannot name a cache entry")
+        return self.path / name
+
+    def _accepted(self, path: Path, refusal_of: Callable[[Path], str | None]) -> Path | None:
+        refusal = refusal_of(path)
+        if refusal is None:
+            return path
+        if refusal:
+            self._logger.warning("cache.entry_refused", path=str(path), reason=refusal)
+        return None
+
+    def _fill(self, target: Path, fill: Callable[[Path], object]) -> Path | None:
+        try:
+            self._sweep()
+            with self._temp_folder() as temp:
+                fill(temp)
+                _remove(target)
+                temp.rename(target)
+        except SandboxError:
+            raise
+        except OSError as error:
+            _warn_once(self._logger, "cache.unwritable", self.path, error)
+            return None
+        return target
+
+    @contextmanager
+    def _temp_file(self) -> Iterator[tuple[Path, BinaryIO]]:
+        temp = self._temp_name()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with open(temp, "wb", opener=lambda path, _: os.open(path, flags, 0o600)) as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_SH)
+                yield temp, stream
+            finally:
+                temp.unlink(missing_ok=True)
+
+    @contextmanager
+    def _temp_folder(self) -> Iterator[Path]:
+        temp = self._temp_name()
+        temp.mkdir(mode=0o700)
+        descriptor = os.open(temp, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            yield temp
+        finally:
+            os.close(descriptor)
+            shutil.rmtree(temp, ignore_errors=True)
+
+    def _temp_name(self) -> Path:
+        return self.path / f"{TEMP_PREFIX}{secrets.token_hex(8)}"
+
+    def _sweep(self) -> None:
+        """Remove what processes that died while making an entry left behind."""
+        for path in self.path.glob(f"{TEMP_PREFIX}*"):
+            try:
+                if _is_abandoned(path):
+                    _remove(path)
+            except OSError:
+                continue
+
+
+def _make_private(path: Path) -> None:
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    info = path.stat()
+    if info.st_uid != os.geteuid():
+        raise PermissionError(f"it belongs to user {info.st_uid}, not to user {os.geteuid()}")
+    if stat.S_IMODE(info.st_mode) & 0o077:
+        path.chmod(0o700)
+
+
+def _file_refusal(path: Path) -> str | None:
+    """Why a file is not ours alone: None when it is, empty when there is none."""
+    return _refusal(path, stat.S_ISREG, "it is not a regular file", single_link=True)
+
+
+def _folder_refusal(path: Path) -> str | None:
+    """Why a folder is not ours alone: None when it is, empty when there is none."""
+    return _refusal(path, stat.S_ISDIR, "it is not a folder", single_link=False)
+
+
+def _refusal(path: Path, is_kind: Callable[[int], bool], wrong_kind: str, *, single_link: bool) -> str | None:
+    try:
+        info = path.lstat()
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        return str(error)
+    if not is_kind(info.st_mode):
+        return wrong_kind
+    if info.st_uid != os.geteuid():
+        return f"it belongs to user {info.st_uid}"
+    if info.st_mode & 0o022:
+        return "others may write to it"
+    if single_link and info.st_nlink != 1:
+        return "it has another name elsewhere"
+    return None
+
+
+def _is_abandoned(path: Path) -> bool:
+    """Whether nobody holds the lock of a temporary name any more."""
+    if time.time() - path.lstat().st_mtime < YOUNGEST_STALE_SECONDS:
+        return False
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _remove(path: Path) -> None:
+    _remove_folder(path)
+    path.unlink(missing_ok=True)
+
+
+def _remove_folder(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+
+
+def _size(path: Path) -> int:
+    inside = path.rglob("*") if path.is_dir() and not path.is_symlink() else iter((path,))
+    return sum(info.st_size for info in map(_stat, inside) if info and stat.S_ISREG(info.st_mode))
+
+
+def _stat(path: Path) -> os.stat_result | None:
+    try:
+        return path.lstat()
+    except OSError:
+        return None
+
+
+def _warn_once(logger: SandboxLogger, event: str, path: Path, error: Exception) -> None:
+    with _warned_guard:
+        if (event, path) in _warned:
+            return
+        _warned.add((event, path))
+    logger.warning(event, path=str(path), error=str(error))
