@@ -1,0 +1,43 @@
+"""What the environment says about where and how runs work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from mas.config import Mode, split_command
+from mas.errors import InvalidConfiguration
+
+__all__ = ["Settings", "read_settings"]
+
+
+def _checked_command(command: str) -> str:
+    split_command(command)
+    return command
+
+
+class Settings(BaseSettings):
+    """The MAS_* variables, read once; passed explicitly to everything below the doors."""
+
+    model_config = SettingsConfigDict(env_prefix="MAS_", env_ignore_empty=True, frozen=True, extra="ignore")
+
+    root: Annotated[Path, AfterValidator(lambda path: path.expanduser().resolve())] = Field(
+        default_factory=Path.cwd, validate_default=True
+    )
+    session_mode: Mode = "legacy"
+    session_id: str | None = None
+    tmux_socket: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")] = "mas"
+    agent_command: Annotated[str, AfterValidator(_checked_command)] | None = None
+    api_token: SecretStr | None = None
+
+
+def read_settings() -> Settings:
+    """The settings of this process's environment; InvalidConfiguration names a variable that breaks its rule."""
+    try:
+        return Settings()
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        raise InvalidConfiguration(f"MAS_{str(first['loc'][0]).upper()}", first["msg"]) from error
