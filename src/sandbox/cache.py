@@ -61,6 +61,10 @@ def open_cache(logger: SandboxLogger) -> Cache | None:
     return Cache(path, logger)
 
 
+def _no_problem(_: Path) -> str | None:
+    return None
+
+
 class Cache:
     """Entries that are ours alone; each appears whole, under its name, or not at all."""
 
@@ -89,17 +93,28 @@ class Cache:
             return None
         return target
 
-    def folder(self, name: str, fill: Callable[[Path], object]) -> Path | None:
-        """The folder under `name`, filled by `fill` when it is not there yet.
+    def folder(
+        self,
+        name: str,
+        fill: Callable[[Path], object],
+        *,
+        problem: Callable[[Path], str | None] = _no_problem,
+    ) -> Path | None:
+        """The folder under `name`, filled by `fill` when it is not there or `problem` names one.
 
         Holds the lock of `name` while filling, so that processes fill it once. None with a warning
         where the disk refuses; what `fill` raises on its own account passes through.
         """
+
+        def refusal_of(path: Path) -> str | None:
+            refusal = _folder_refusal(path)
+            return problem(path) if refusal is None else refusal
+
         target = self._entry(name)
-        if _folder_refusal(target) is None:
+        if refusal_of(target) is None:
             return target
         with self.lock(name):
-            return self._accepted(target, _folder_refusal) or self._fill(target, fill)
+            return self._accepted(target, refusal_of) or self._fill(target, fill)
 
     @contextmanager
     def lock(self, name: str) -> Iterator[None]:

@@ -238,6 +238,17 @@ def test_something_else_in_place_of_a_folder_is_refused_and_made_again(cache, ev
     assert [name for name, _ in warnings_of(events)] == ["cache.entry_refused"]
 
 
+def test_a_folder_with_a_problem_is_refused_and_filled_again(cache, events):
+    cache.folder("tree", lambda path: (path / "broken").touch())
+
+    def problem(path):
+        return "it is broken" if (path / "broken").exists() else None
+
+    tree = cache.folder("tree", lambda path: (path / "whole").touch(), problem=problem)
+    assert [path.name for path in tree.iterdir()] == ["whole"]
+    assert warnings_of(events) == [("cache.entry_refused", {"path": str(tree), "reason": "it is broken"})]
+
+
 def test_entries_lists_finished_things_with_their_sizes(cache):
     store_text(cache, "b", "12345")
     cache.folder("a", lambda path: (path / "x").write_bytes(bytes(7)))
