@@ -1,0 +1,1 @@
+"""Sandboxes that persist: sessions, their files, and how long they are kept."""

@@ -1,0 +1,166 @@
+"""Sessions on their way out: renamed away in one step, then removed at leisure."""
+
+from __future__ import annotations
+
+import errno
+import os
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sandbox.sessions import locks, tree
+from sandbox.sessions.layout import STATE_FOLDER, is_passing, outgoing_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# Leftovers are locked while they are removed; so many descriptors at a time.
+SWEEP_BATCH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """A session that has no name any more; `fd` holds its lock until `remove` is done."""
+
+    fd: int
+    name: str
+    state_name: str | None
+
+
+def refuse_unremovable(session_id: str, root_fd: int, fd: int) -> None:
+    """PermissionError where `take_away` and `remove` would fail half-way; touches nothing."""
+    if not os.access(".", os.W_OK | os.X_OK, dir_fd=root_fd, effective_ids=True):
+        raise PermissionError(errno.EACCES, "its parent folder cannot be written", session_id)
+    tree.refuse_unremovable(fd)
+    with state_of(session_id, root_fd) as state_fd:
+        if state_fd is not None:
+            tree.refuse_unremovable(state_fd)
+
+
+def take_away(session_id: str, root_fd: int, fd: int) -> Leaving:
+    """Make a session disappear in one rename; `fd` is its exclusive lock, and is taken over."""
+    name = outgoing_name()
+    os.rename(session_id, name, src_dir_fd=root_fd, dst_dir_fd=root_fd)
+    return Leaving(fd, name, _take_state_away(session_id, root_fd))
+
+
+def remove(leaving: Leaving, root_fd: int) -> None:
+    """Remove what was taken away, and end its lock."""
+    with tree.closing_fd(leaving.fd):
+        tree.remove_contents(leaving.fd)
+        os.rmdir(leaving.name, dir_fd=root_fd)
+        if leaving.state_name is not None:
+            with _state_folder(root_fd) as states_fd:
+                if states_fd is not None:
+                    _remove_if_there(leaving.state_name, states_fd)
+
+
+@contextmanager
+def state_of(session_id: str, root_fd: int) -> Iterator[int | None]:
+    """The folder of a session's saved state, open; None where it has none."""
+    with _state_folder(root_fd) as states_fd:
+        if states_fd is None:
+            yield None
+            return
+        try:
+            fd = tree.open_folder(session_id, states_fd)
+        except FileNotFoundError:
+            yield None
+            return
+        with tree.closing_fd(fd):
+            yield fd
+
+
+def discard_orphaned_state(session_id: str, root_fd: int) -> None:
+    """Remove state that a killed deletion left, so that a new session of that id begins fresh."""
+    name = _take_state_away(session_id, root_fd)
+    if name is not None:
+        with _state_folder(root_fd) as states_fd:
+            if states_fd is not None:
+                _remove_if_there(name, states_fd)
+
+
+def sweep(root_fd: int) -> int:
+    """Remove what dead processes left under the root; returns how many folders went."""
+    swept = _sweep_passing(root_fd)
+    with _state_folder(root_fd) as states_fd:
+        if states_fd is not None:
+            swept += _sweep_orphans(root_fd, states_fd) + _sweep_passing(states_fd)
+    return swept
+
+
+def _sweep_passing(parent_fd: int) -> int:
+    swept = 0
+    tried: set[str] = set()
+    while batch := _lock_dead(parent_fd, tried):
+        for name, fd in batch:
+            with tree.closing_fd(fd), suppress(OSError):
+                tree.remove_contents(fd)
+                os.rmdir(name, dir_fd=parent_fd)
+                swept += 1
+    return swept
+
+
+def _lock_dead(parent_fd: int, tried: set[str]) -> list[tuple[str, int]]:
+    """The next leftovers that no living process holds, locked."""
+    found: list[tuple[str, int]] = []
+    # A folder in the making is locked by its maker before `placing` ends.
+    with locks.placing(parent_fd):
+        for name in _passing_names(parent_fd):
+            if len(found) == SWEEP_BATCH:
+                break
+            if name in tried:
+                continue
+            tried.add(name)
+            with suppress(OSError):
+                fd = locks.try_exclusive(name, parent_fd)
+                if fd is not None:
+                    found.append((name, fd))
+    return found
+
+
+def _passing_names(parent_fd: int) -> list[str]:
+    with os.scandir(parent_fd) as entries:
+        return [e.name for e in entries if is_passing(e.name) and e.is_dir(follow_symlinks=False)]
+
+
+def _sweep_orphans(root_fd: int, states_fd: int) -> int:
+    swept = 0
+    with os.scandir(states_fd) as entries:
+        names = [entry.name for entry in entries if not is_passing(entry.name)]
+    for name in names:
+        # Under the lock, because a session's state takes its place just before the session does.
+        with locks.placing(root_fd):
+            if not tree.exists(name, root_fd):
+                discard_orphaned_state(name, root_fd)
+                swept += 1
+    return swept
+
+
+def _take_state_away(session_id: str, root_fd: int) -> str | None:
+    with _state_folder(root_fd) as states_fd:
+        if states_fd is None:
+            return None
+        name = outgoing_name()
+        try:
+            os.rename(session_id, name, src_dir_fd=states_fd, dst_dir_fd=states_fd)
+        except FileNotFoundError:
+            return None
+        return name
+
+
+def _remove_if_there(name: str, parent_fd: int) -> None:
+    # A prune in another process may sweep it at the same time.
+    with suppress(FileNotFoundError):
+        tree.remove_tree(name, parent_fd)
+
+
+@contextmanager
+def _state_folder(root_fd: int) -> Iterator[int | None]:
+    try:
+        fd = tree.open_folder(STATE_FOLDER, root_fd)
+    except FileNotFoundError:
+        yield None
+        return
+    with tree.closing_fd(fd):
+        yield fd
