@@ -156,6 +156,26 @@ def refuse_unremovable(fd: int) -> None:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), where)
 
 
+@contextmanager
+def replacing(name: str, dir_fd: int, temporary: str, *, overwrite: bool = True) -> Iterator[int]:
+    """A new file to write, which takes the place of `name` in one step when the block ends.
+
+    A symlink of that name is replaced, not followed. Nothing is left where the block raises.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+    with closing_fd(os.open(temporary, flags, 0o666, dir_fd=dir_fd)) as fd:
+        try:
+            yield fd
+            if overwrite:
+                os.replace(temporary, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+                return
+            os.link(temporary, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd, follow_symlinks=False)
+        except BaseException:
+            _unlink(temporary, dir_fd)
+            raise
+        _unlink(temporary, dir_fd)
+
+
 def copy_bytes(source_fd: int, target_fd: int, progress: Callable[[int], object] | None = None) -> int:
     """Copy what is left of one open file to another; `progress` hears of each chunk's bytes."""
     total = 0

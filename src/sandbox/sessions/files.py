@@ -1,0 +1,211 @@
+"""The files of a session, read and written by the host while a guest may be running.
+
+The caller is trusted, the contents are not: paths are followed one component at a time by
+descriptor and never through a symlink, so nothing that a guest plants, whenever it does, leads a
+call out of the workspace.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import uuid
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sandbox.errors import InvalidSessionPath, WorkspaceUnusable
+from sandbox.events import SandboxLogger
+from sandbox.sessions import metadata, removal, tree
+from sandbox.sessions.layout import METADATA_NAME, check_session_id, is_host_only, root_path
+from sandbox.sessions.paths import compile_pattern, split_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from sandbox.sessions.paths import SessionPath
+
+    Root = str | os.PathLike[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSession:
+    """A session's folder, open, with the names that are kept from guests."""
+
+    session_id: str
+    fd: int
+    host_only: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionUsage:
+    """What a session takes: `bytes` is what its deletion frees, of which `state_bytes` is saved state.
+
+    `files` counts what `list_session_files` lists.
+    """
+
+    bytes: int
+    files: int
+    state_bytes: int = 0
+
+
+def list_session_files(
+    session_id: str,
+    workspace_root: Root = None,
+    pattern: str | None = None,
+    logger: SandboxLogger | None = None,
+) -> list[str]:
+    """The paths of the regular files in a session, sorted; folders and symlinks are left out.
+
+    `pattern` is a glob that may begin at any depth: `*.csv`, `data/*.csv`, `data/**/*.csv`.
+    """
+    wanted = None if pattern is None else compile_pattern(pattern)
+    with open_session(session_id, workspace_root) as session:
+        paths = sorted("/".join(parts) for parts in _visible_files(session) if not wanted or wanted(parts))
+    _log(logger, session_id, "listed", pattern or "**", len(paths))
+    return paths
+
+
+def read_session_file(
+    session_id: str,
+    relative_path: SessionPath,
+    workspace_root: Root = None,
+    logger: SandboxLogger | None = None,
+) -> bytes:
+    """The contents of one file."""
+    with (
+        locating(session_id, relative_path, workspace_root) as (parent_fd, name),
+        tree.closing_fd(tree.open_file(name, parent_fd)) as fd,
+    ):
+        data = tree.read_all(fd)
+    _log(logger, session_id, "read", os.fspath(relative_path), len(data))
+    return data
+
+
+def write_session_file(
+    session_id: str,
+    relative_path: SessionPath,
+    data: bytes | str,
+    workspace_root: Root = None,
+    overwrite: bool = True,  # noqa: FBT001, FBT002 - the published signature
+    logger: SandboxLogger | None = None,
+) -> None:
+    """Write one file, text as UTF-8; makes its folders, and replaces what was there in one step."""
+    content = data.encode() if isinstance(data, str) else bytes(data)
+    with (
+        locating(session_id, relative_path, workspace_root, make=True) as (parent_fd, name),
+        tree.replacing(name, parent_fd, unseen_name(), overwrite=overwrite) as fd,
+    ):
+        tree.write_all(fd, content)
+    _log(logger, session_id, "written", os.fspath(relative_path), len(content))
+
+
+def delete_session_path(
+    session_id: str,
+    relative_path: SessionPath,
+    workspace_root: Root = None,
+    recursive: bool = False,  # noqa: FBT001, FBT002 - the published signature
+    logger: SandboxLogger | None = None,
+) -> None:
+    """Remove one file or symlink, or a folder with everything in it where `recursive` says so."""
+    with locating(session_id, relative_path, workspace_root) as (parent_fd, name):
+        size = _delete(name, parent_fd, recursive=recursive)
+    _log(logger, session_id, "deleted", os.fspath(relative_path), size)
+
+
+def session_usage(session_id: str, workspace_root: Root = None) -> SessionUsage:
+    """The bytes and files of a session; walks it, so its cost follows the number of files."""
+    with open_session(session_id, workspace_root) as session:
+        files = sum(1 for _ in _visible_files(session))
+        total = tree.measure(session.fd).bytes
+        state = _state_bytes(session_id, workspace_root)
+    return SessionUsage(bytes=total + state, files=files, state_bytes=state)
+
+
+@contextmanager
+def open_session(session_id: str, workspace_root: Root) -> Iterator[OpenSession]:
+    """The folder of a session that exists; FileNotFoundError where there is none."""
+    folder = root_path(workspace_root) / check_session_id(session_id)
+    with tree.closing_fd(_open_workspace(folder)) as fd:
+        yield OpenSession(session_id, fd, metadata.read_host_only(fd, session_id))
+
+
+@contextmanager
+def locating(
+    session_id: str, path: SessionPath, workspace_root: Root, *, make: bool = False
+) -> Iterator[tuple[int, str]]:
+    """The folder that holds `path`, open, and the name in it; errors in the block speak of `path`."""
+    split_path(path)  # a bad path is refused before the disk is touched
+    with open_session(session_id, workspace_root) as session, explaining(path):
+        *folders, name = split_path(path, session.host_only)
+        with tree.closing_fd(tree.descend(session.fd, folders, make=make)) as parent_fd:
+            yield parent_fd, name
+
+
+@contextmanager
+def explaining(path: SessionPath) -> Iterator[None]:
+    """Turn what the system says of a path into the errors of this package."""
+    shown = os.fspath(path)
+    try:
+        yield
+    except FileNotFoundError:
+        raise FileNotFoundError(errno.ENOENT, "the session has no such file", shown) from None
+    except FileExistsError:
+        raise FileExistsError(errno.EEXIST, "the session has that file already", shown) from None
+    except IsADirectoryError:
+        raise IsADirectoryError(errno.EISDIR, "it is a folder", shown) from None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise InvalidSessionPath(path, "it leads through a symlink") from None
+        if error.errno in {errno.EINVAL, errno.ENXIO}:
+            raise InvalidSessionPath(path, "it is neither a file nor a folder") from None
+        raise
+
+
+def unseen_name() -> str:
+    """A name for a file that is being written; the guest sees none that begins like this."""
+    return f"{METADATA_NAME}.writing-{uuid.uuid4().hex}"
+
+
+def _open_workspace(folder: Path) -> int:
+    try:
+        return tree.open_folder(folder)
+    except FileNotFoundError:
+        raise FileNotFoundError(errno.ENOENT, "there is no such session", str(folder)) from None
+    except OSError as error:
+        raise WorkspaceUnusable(folder, str(error.strerror)) from None
+
+
+def _visible_files(session: OpenSession) -> Iterator[tuple[str, ...]]:
+    for folder in tree.walk(session.fd):
+        if is_host_only(folder.parts, session.host_only):
+            continue
+        for entry in folder.files:
+            parts = (*folder.parts, entry.name)
+            if not is_host_only(parts, session.host_only):
+                yield parts
+
+
+def _delete(name: str, parent_fd: int, *, recursive: bool) -> int:
+    status = os.stat(name, dir_fd=parent_fd, follow_symlinks=False)
+    if not stat.S_ISDIR(status.st_mode):
+        os.unlink(name, dir_fd=parent_fd)
+        return status.st_size
+    if not recursive:
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
+    with tree.closing_fd(tree.open_folder(name, parent_fd)) as fd:
+        size = tree.measure(fd).bytes
+    tree.remove_tree(name, parent_fd)
+    return size
+
+
+def _state_bytes(session_id: str, workspace_root: Root) -> int:
+    root_fd = os.open(root_path(workspace_root), os.O_RDONLY | os.O_DIRECTORY)
+    with tree.closing_fd(root_fd), removal.state_of(session_id, root_fd) as state_fd:
+        return 0 if state_fd is None else tree.measure(state_fd).bytes
+
+
+def _log(logger: SandboxLogger | None, session_id: str, what: str, path: str, size: int) -> None:
+    (logger or SandboxLogger()).info(f"session.file.{what}", session_id=session_id, path=path, size=size)
