@@ -35,7 +35,8 @@ LAYERS = {
     ],
     "sandbox": [
         ["cli", "mcp"],
-        ["session_cli", "repl"],
+        ["session_cli", "repl", "doctor"],
+        ["amounts", "interrupts"],
         [""],
         ["sessions"],
         ["sandbox"],

