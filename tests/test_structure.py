@@ -17,9 +17,10 @@ ROOT = Path(__file__).resolve().parent.parent
 # stands for a module or for a whole package; "" is the package's own __init__.
 LAYERS = {
     "mas": [
+        ["__main__"],
         ["cli"],
-        ["service"],
-        ["agent"],
+        ["service", "selection", "printing"],
+        ["client", "agent"],
         [""],
         ["runs"],
         ["agents", "messages"],
