@@ -34,7 +34,6 @@ LAYERS = {
         ["keys", "snippets"],
         ["settings"],
         ["config"],
-        ["locks"],
         ["errors"],
         ["templates"],
     ],

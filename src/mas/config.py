@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -20,6 +19,9 @@ from pydantic import (
 from pydantic.alias_generators import to_camel
 
 from mas.errors import InvalidConfiguration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = [
     "META_ID",
@@ -46,13 +48,20 @@ COMMAND_MAX_CHARACTERS = 4_096
 
 # Everything a keyboard sends as text: no control characters but tab, newline and return. An escape
 # sequence would end a bracketed paste early, and ^C or ^D would act on the agent instead of reaching it.
-TEXT_PATTERN = r"^[^\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]*$"
+CONTROL_CHARACTERS = r"\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"
+TEXT_PATTERN = f"^[^{CONTROL_CHARACTERS}]*$"
 
 Mode = Literal["legacy", "isolated"]
 AgentId = Annotated[str, StringConstraints(pattern=r"^[0-9]{2}$")]
-Text = Annotated[str, StringConstraints(min_length=1, max_length=MESSAGE_MAX_CHARACTERS, pattern=TEXT_PATTERN)]
-Prompt = Annotated[str, StringConstraints(min_length=1, max_length=PROMPT_MAX_CHARACTERS, pattern=TEXT_PATTERN)]
-Command = Annotated[str, StringConstraints(min_length=1, max_length=COMMAND_MAX_CHARACTERS, pattern=TEXT_PATTERN)]
+Text = Annotated[
+    str, StringConstraints(min_length=1, max_length=MESSAGE_MAX_CHARACTERS, pattern=TEXT_PATTERN)
+]
+Prompt = Annotated[
+    str, StringConstraints(min_length=1, max_length=PROMPT_MAX_CHARACTERS, pattern=TEXT_PATTERN)
+]
+Command = Annotated[
+    str, StringConstraints(min_length=1, max_length=COMMAND_MAX_CHARACTERS, pattern=TEXT_PATTERN)
+]
 
 
 class Value(BaseModel):
@@ -105,7 +114,9 @@ class Unit(Value):
         allowed = {f"{unit_id}{number}" for number in range(1, 6)}
         for worker in workers:
             if unit_id is not None and worker.id not in allowed:
-                raise ValueError(f"workers of unit {unit_id} have ids '{unit_id}1' to '{unit_id}5', not {worker.id!r}")
+                raise ValueError(
+                    f"workers of unit {unit_id} have ids '{unit_id}1' to '{unit_id}5', not {worker.id!r}"
+                )
         _refuse_twins("worker id", [worker.id for worker in workers])
         return workers
 
@@ -204,14 +215,17 @@ def default_team(session_mode: Mode | None = None) -> RunConfig:
     units = tuple(_default_unit(number) for number in (1, 2, 3))
     meta = Agent(id=META_ID, prompt=_default_prompt(META_ID, "meta manager of the team"))
     team = Agents(meta_manager=meta, units=units)
-    return RunConfig(agents=team) if session_mode is None else RunConfig(agents=team, session_mode=session_mode)
+    chosen = {} if session_mode is None else {"session_mode": session_mode}
+    return RunConfig(agents=team, **chosen)
 
 
 def _default_unit(number: int) -> Unit:
     name = UNIT_WINDOWS[number]
     manager = Agent(id=f"{number}0", prompt=_default_prompt(f"{number}0", f"manager of the {name} unit"))
     workers = tuple(
-        Agent(id=f"{number}{worker}", prompt=_default_prompt(f"{number}{worker}", f"worker of the {name} unit"))
+        Agent(
+            id=f"{number}{worker}", prompt=_default_prompt(f"{number}{worker}", f"worker of the {name} unit")
+        )
         for worker in (1, 2, 3)
     )
     return Unit(unit_id=number, manager=manager, workers=workers)

@@ -9,6 +9,7 @@ MasError
 ├── Conflict (RuntimeError)             the state of a run forbids the operation
 │   ├── RunActive                       it must be stopped first
 │   ├── RunNotActive                    it must be running
+│   ├── AgentNotRunning                 nothing is there to take a message
 │   ├── LegacyRunning                   the one legacy session exists already
 │   ├── SessionIdTaken                  the id, or its first eight characters, belongs to another run
 │   └── IdempotencyMismatch             the key was used for another configuration
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AgentNotFound",
+    "AgentNotRunning",
     "Conflict",
     "IdempotencyMismatch",
     "InvalidConfiguration",
@@ -86,7 +88,9 @@ class AgentNotFound(MasError, LookupError):
 
     def __init__(self, session_id: str, agent_id: str) -> None:
         self.session_id, self.agent_id = session_id, agent_id
-        super().__init__(f"session {session_id} has no agent {agent_id!r}; show the session to see its agents")
+        super().__init__(
+            f"session {session_id} has no agent {agent_id!r}; show the session to see its agents"
+        )
 
 
 class Conflict(MasError, RuntimeError):
@@ -107,6 +111,14 @@ class RunNotActive(Conflict):
     def __init__(self, session_id: str) -> None:
         self.session_id = session_id
         super().__init__(f"session {session_id} is not active; restore it first")
+
+
+class AgentNotRunning(Conflict):
+    """The agent has ended, so a message would be lost."""
+
+    def __init__(self, session_id: str, agent_id: str) -> None:
+        self.session_id, self.agent_id = session_id, agent_id
+        super().__init__(f"agent {agent_id} of session {session_id} is not running; restart it first")
 
 
 class LegacyRunning(Conflict):
@@ -131,7 +143,9 @@ class IdempotencyMismatch(Conflict):
 
     def __init__(self, session_id: str) -> None:
         self.session_id = session_id
-        super().__init__(f"this idempotency key made session {session_id} from another configuration; use a new key")
+        super().__init__(
+            f"this idempotency key made session {session_id} from another configuration; use a new key"
+        )
 
 
 class TmuxError(MasError, RuntimeError):

@@ -1,0 +1,165 @@
+"""Where a run works: its folders by mode, made from templates."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from mas.config import Mode
+
+__all__ = [
+    "CONTROL_FILES",
+    "Layout",
+    "copy_templates",
+    "install_templates",
+    "legacy_session_name",
+    "make_unit_folders",
+]
+
+CONTROL_FILES = (".session", "config.json")
+TEMPLATES = ("unit", "workflows")
+PACKAGED = Path(__file__).with_name("templates")
+LEGACY_NAME = "tmux"
+PROJECT_FILE, PROJECT_KEY = ".masrc", "PROJECT_NAME"
+PREFIX_CHARACTERS = 8
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Every path of one run.
+
+    An isolated run has all it needs in sessions/<id>. A legacy run works in MAS_ROOT/unit and
+    MAS_ROOT/workflows; its sandbox, logs and control files are in sessions/.legacy/<id>. What no
+    sandboxed code may see, the records of the supervisors, is in sessions/.mas/<id> for both.
+    """
+
+    root: Path
+    session_id: str
+    mode: Mode
+
+    @property
+    def sessions(self) -> Path:
+        return self.root / "sessions"
+
+    @property
+    def sandbox_root(self) -> Path:
+        """The folder whose child named by the id is the run's sandbox session."""
+        return self.sessions if self.mode == "isolated" else self.sessions / ".legacy"
+
+    @property
+    def folder(self) -> Path:
+        return self.sandbox_root / self.session_id
+
+    @property
+    def working_dir(self) -> Path:
+        return self.folder if self.mode == "isolated" else self.root
+
+    @property
+    def unit_dir(self) -> Path:
+        return self.working_dir / "unit"
+
+    @property
+    def workflows_dir(self) -> Path:
+        return self.working_dir / "workflows"
+
+    @property
+    def logs_dir(self) -> Path:
+        return self.folder / "logs"
+
+    @property
+    def state_dir(self) -> Path:
+        return self.sessions / ".mas" / self.session_id
+
+    @property
+    def tmux_session(self) -> str:
+        if self.mode == "legacy":
+            return legacy_session_name(self.root)
+        return f"mas-{self.session_id[:PREFIX_CHARACTERS]}"
+
+    def environment(self) -> dict[str, str]:
+        """What every process of the run finds in its environment; MAS_RUN_ID marks it as one of them."""
+        return {
+            "MAS_ROOT": str(self.root),
+            "MAS_RUN_ID": self.session_id,
+            "MAS_SESSION_DIR": str(self.folder),
+            "MAS_SESSION_ID": self.session_id,
+            "MAS_SESSION_MODE": self.mode,
+            "MAS_UNIT_DIR": str(self.unit_dir),
+            "MAS_WORKFLOWS_DIR": str(self.workflows_dir),
+        }
+
+
+def copy_templates(root: Path, destination: Path) -> None:
+    """Fill a new session folder: from MAS_ROOT where it has templates, else from those of the package."""
+    for name in TEMPLATES:
+        source = root / name if (root / name).exists() else PACKAGED / name
+        shutil.copytree(source, destination / name, symlinks=True)
+
+
+def install_templates(root: Path) -> list[Path]:
+    """Put the package's templates into MAS_ROOT where it has none; gives the folders that were made."""
+    made = []
+    for name in TEMPLATES:
+        if not (root / name).exists():
+            _copy_whole(PACKAGED / name, root / name)
+            made.append(root / name)
+    return made
+
+
+def make_unit_folders(unit_dir: Path, agent_ids: Iterable[str]) -> list[Path]:
+    """A folder for each agent that the templates do not know; gives those that were made."""
+    made = []
+    for agent_id in agent_ids:
+        folder = unit_dir / agent_id
+        if not folder.is_dir():
+            folder.mkdir()
+            made.append(folder)
+    return made
+
+
+def legacy_session_name(root: Path) -> str:
+    """mas-tmux, or mas-<project> where a .masrc in the folder or above names one."""
+    for folder in (root, *root.parents):
+        project = _project_name(folder / PROJECT_FILE)
+        if project:
+            return "mas-" + re.sub(r"[^A-Za-z0-9_-]", "-", project)
+    return f"mas-{LEGACY_NAME}"
+
+
+def _project_name(path: Path) -> str | None:
+    """PROJECT_NAME of a file of shell assignments, which is read and never run."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    values = [value for line in lines if (value := _assigned(line)) is not None]
+    return values[-1] if values else None
+
+
+def _assigned(line: str) -> str | None:
+    found = re.match(rf"\s*(?:export\s+)?{PROJECT_KEY}=(.*)", line)
+    if found is None:
+        return None
+    try:
+        words = shlex.split(found[1], comments=True)
+    except ValueError:
+        return None
+    return words[0] if words else ""
+
+
+def _copy_whole(source: Path, destination: Path) -> None:
+    """Copy a folder under another name and rename it, so that nobody sees half of it."""
+    temporary = destination.with_name(f".{destination.name}.{os.getpid()}.tmp")
+    try:
+        shutil.copytree(source, temporary, symlinks=True)
+        temporary.rename(destination)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
