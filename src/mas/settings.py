@@ -30,8 +30,8 @@ class Settings(BaseSettings):
     session_mode: Mode = "legacy"
     session_id: str | None = None
     tmux_socket: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")] = "mas"
-    agent_ready_seconds: Annotated[float, Field(gt=0, le=600)] = 10.0
-    """How long an agent that prints nothing is given before it gets its prompt."""
+    agent_ready_seconds: Annotated[float, Field(gt=0, le=600)] = 20.0
+    """How long an agent may stay busy after its start before it gets its prompt all the same."""
     agent_command: Annotated[str, AfterValidator(_checked_command)] | None = None
     api_token: SecretStr | None = None
 

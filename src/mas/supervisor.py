@@ -27,7 +27,7 @@ BUFFER_MAX_BYTES = 1_048_576  # past this, the other side is not read until some
 LOG_MAX_BYTES = 5_000_000  # one older generation is kept, as agent-NN.log.1
 HANGUP_AFTER_SECONDS = 0.5  # interactive shells ignore TERM; the loss of their terminal ends them
 KILL_AFTER_SECONDS = 3.0
-QUIET_SECONDS = 0.5  # an agent that printed and then pauses this long is taken to be ready
+IDLE_SECONDS = 0.5  # an agent that prints nothing and computes nothing for so long waits for input
 POLL_SECONDS = 0.02
 DRAIN_CHUNKS = 64
 EXEC_FAILED = 127
@@ -82,6 +82,9 @@ class Supervisor:
         self.record.write(state="running", pid=self.agent_pid, start=start_time(self.agent_pid))
 
     def deliver_prompt(self) -> None:
+        if self.prompt.text is None:
+            return
+        self.prompt.saw_work(work_done(self.agent_pid))
         if keys := self.prompt.due():
             self.to_agent += keys
             self.record.write(ready=True)
@@ -202,14 +205,15 @@ class Supervisor:
 class Prompt:
     """What the agent is told once it is ready, and how that is known.
 
-    Ready is: it switched bracketed paste on; or it printed something and then paused; or `ready_seconds`
-    passed.
+    Ready is: it switched bracketed paste on; or it was idle for a moment; or `ready_seconds` passed.
     """
 
     def __init__(self, text: str | None, ready_seconds: float) -> None:
         self.text = text
         self.bracketed = False
-        self.deadline = self.latest = time.monotonic() + ready_seconds
+        self.latest = time.monotonic() + ready_seconds
+        self.deadline = time.monotonic() + IDLE_SECONDS
+        self.work: object = None
         self.tail = b""
 
     def saw(self, data: bytes) -> None:
@@ -219,12 +223,22 @@ class Prompt:
         if on != off:
             self.bracketed = on > off
         self.tail = seen[-(len(PASTE_ON) - 1) :]
-        pause = 0 if self.bracketed else QUIET_SECONDS
+        self.postpone()
+
+    def saw_work(self, work: object) -> None:
+        """Learn from how much the agent has computed."""
+        if work != self.work:
+            self.work = work
+            self.postpone()
+
+    def postpone(self) -> None:
+        pause = 0 if self.bracketed else IDLE_SECONDS
         self.deadline = min(time.monotonic() + pause, self.latest)
 
     def wait_seconds(self) -> float | None:
-        """How long to wait at most before asking again; None when nothing is to be delivered."""
-        return None if self.text is None else max(0.0, self.deadline - time.monotonic())
+        """How long to wait at most before looking again; None when nothing is to be delivered."""
+        left = self.deadline - time.monotonic()
+        return None if self.text is None else min(max(0.0, left), IDLE_SECONDS / 4)
 
     def due(self) -> bytes:
         """The keys that deliver the prompt, when it is time; empty otherwise and ever after."""
@@ -365,14 +379,26 @@ def exit_code(status: int) -> int:
 
 
 def start_time(pid: int) -> int:
-    """When a living process started, in clock ticks since boot; 0 for none. With its pid, its lasting name."""
+    """When a living process started, in ticks since boot; 0 for none. Pid and start name it for good."""
+    fields = process_fields(pid)
+    return int(fields[19]) if fields and fields[0] not in (b"Z", b"X") else 0
+
+
+def process_fields(pid: int) -> list[bytes]:
+    """What the kernel says about a process, from its state on; empty when there is none."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # The name in parentheses may hold anything, parentheses included.
-            fields = file.read().rpartition(b")")[2].split()
+            return file.read().rpartition(b")")[2].split()
     except OSError:
-        return 0
-    return 0 if fields[0] in (b"Z", b"X") else int(fields[19])
+        return []
+
+
+def work_done(pid: int) -> object:
+    """Something that differs from one look to the next while a process or one below it computes."""
+    seen = [process_fields(each) for each, _ in [(pid, 0), *descendants(pid)]]
+    busy = any(fields and fields[0] in (b"R", b"D") for fields in seen)
+    return time.monotonic() if busy else [(fields[11], fields[12]) for fields in seen if fields]
 
 
 def descendants(root: int) -> list[tuple[int, int]]:
