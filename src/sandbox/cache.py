@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
+import json
 import os
 import secrets
 import shutil
@@ -28,6 +30,7 @@ __all__ = ["Cache", "CacheEntry", "cache_folder", "open_cache"]
 
 TEMP_PREFIX = ".tmp-"
 LOCK_PREFIX = ".lock-"
+SEAL_PREFIX = ".seal-"
 # A temporary name is locked a moment after it is made; a sweep leaves young ones alone.
 YOUNGEST_STALE_SECONDS = 60.0
 
@@ -73,8 +76,17 @@ class Cache:
         self._logger = logger
 
     def find(self, name: str) -> Path | None:
-        """The file stored under `name`; one that others could have written is refused with a warning."""
-        return self._accepted(self._entry(name), _file_refusal)
+        """The file stored under `name`, whole and ours alone; any other is refused with a warning.
+
+        Its content is hashed again only when the file system says that it may have changed.
+        """
+        return self._accepted(self._entry(name), self._sealed_file_refusal)
+
+    def refuse(self, name: str, reason: str) -> None:
+        """Warn of an entry that its reader cannot use, and drop it."""
+        target = self._entry(name)
+        self._logger.warning("cache.entry_refused", path=str(target), reason=reason)
+        target.unlink(missing_ok=True)
 
     def store(self, name: str, write: Callable[[BinaryIO], object]) -> Path | None:
         """Put what `write` writes under `name`; None with a warning where the disk refuses."""
@@ -84,8 +96,10 @@ class Cache:
             with self._temp_file() as (temp, stream):
                 write(stream)
                 stream.flush()
+                digest = _sha256(temp)
                 _remove_folder(target)
                 temp.replace(target)
+            self._seal(target, digest)
         except SandboxError:
             raise
         except OSError as error:
@@ -167,6 +181,32 @@ class Cache:
             return None
         return target
 
+    def _seal(self, path: Path, digest: str) -> None:
+        """Record a file's digest, with what the file system changes whenever the content changes."""
+        seal = {"sha256": digest, "stamp": _stamp(path)}
+        with self._temp_file() as (temp, stream):
+            stream.write(json.dumps(seal).encode())
+            stream.flush()
+            temp.replace(self._seal_of(path))
+
+    def _seal_of(self, path: Path) -> Path:
+        return self.path / f"{SEAL_PREFIX}{path.name}"
+
+    def _sealed_file_refusal(self, path: Path) -> str | None:
+        refusal = _file_refusal(path)
+        if refusal is not None:
+            return refusal
+        try:
+            seal = json.loads(self._seal_of(path).read_bytes())
+            if seal["stamp"] == _stamp(path):
+                return None
+            if seal["sha256"] != _sha256(path):
+                return "its content has changed since it was made"
+            self._seal(path, seal["sha256"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            return f"its digest cannot be checked: {error}"
+        return None
+
     @contextmanager
     def _temp_file(self) -> Iterator[tuple[Path, BinaryIO]]:
         temp = self._temp_name()
@@ -238,6 +278,17 @@ def _refusal(path: Path, is_kind: Callable[[int], bool], wrong_kind: str, *, sin
     if single_link and info.st_nlink != 1:
         return "it has another name elsewhere"
     return None
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _stamp(path: Path) -> list[int]:
+    """Nobody but the kernel sets the time of the last change, and every write moves it."""
+    info = path.lstat()
+    return [info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns]
 
 
 def _is_abandoned(path: Path) -> bool:

@@ -1,1 +1,1 @@
-"""What runs inside."""
+"""What runs inside: the guest's files and how they are found."""

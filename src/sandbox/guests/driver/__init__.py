@@ -1,0 +1,1 @@
+"""The Python program that runs jobs inside the guest."""

@@ -1,0 +1,204 @@
+"""Runs one job inside the guest.
+
+The host hands over a job and hears a report. Code that runs here can change any of this, so the
+host believes none of it: limits are the engine's, files are the gate's.
+"""
+
+import atexit
+import builtins
+import gc
+import importlib
+import linecache
+import marshal
+import os
+import random
+import struct
+import sys
+import types
+
+CODE_PATH = "/app/user_code.py"
+WORKSPACE = "/app"
+MOST_VALUE_CHARACTERS = 10_000
+OUT_OF_MEMORY = 1  # a flag of the report
+HAS_VALUE = 2
+
+# Imported once, when an image is made: what most programs import costs them nothing then.
+COMMON_MODULES = (
+    "base64",
+    "collections",
+    "contextlib",
+    "copy",
+    "csv",
+    "dataclasses",
+    "datetime",
+    "enum",
+    "functools",
+    "glob",
+    "hashlib",
+    "io",
+    "itertools",
+    "json",
+    "logging",
+    "math",
+    "operator",
+    "pathlib",
+    "random",
+    "re",
+    "shutil",
+    "statistics",
+    "string",
+    "tempfile",
+    "textwrap",
+    "time",
+    "traceback",
+    "typing",
+    "urllib.parse",
+    "uuid",
+)
+
+
+def host_call(request):
+    """Replaced by the guest's own channel when the driver is loaded there."""
+    raise NotImplementedError(request)
+
+
+def serve():
+    """Ask for a job, do it, report."""
+    job = marshal.loads(host_call(b"J"))
+    code, flags, value = JOBS[job["kind"]](job)
+    text = value.encode("utf-8", "backslashreplace")
+    host_call(b"R" + struct.pack("<iB", code, flags) + text)
+
+
+# ---- making an image
+
+
+def prepare(job):
+    """Import what an image holds; the value names the module that failed and why."""
+    for name in (*COMMON_MODULES, *job["preload"]):
+        try:
+            importlib.import_module(name)
+        except BaseException as error:
+            return 1, HAS_VALUE, f"{name}\n{type(error).__name__}: {error}"
+    os.chdir(WORKSPACE)
+    sys.path.insert(0, WORKSPACE)
+    sys.path_importer_cache.clear()  # the folders that it remembers are not those of an execution
+    linecache.clearcache()
+    gc.collect()
+    gc.freeze()  # a collection then leaves the pages of the image alone
+    return 0, 0, ""
+
+
+# ---- running code
+
+
+def check(job):
+    """Whether code compiles."""
+    try:
+        compile(job["code"], CODE_PATH, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
+        return 1, 0, ""
+    return 0, 0, ""
+
+
+def run(job):
+    """Run code as `__main__` in a fresh namespace."""
+    renew(job)
+    main = fresh_main()
+    code, flags = guarded(lambda: exec(compile_code(job["code"]), main.__dict__))
+    return finish(code), flags, ""
+
+
+def fresh_main():
+    """A new `__main__`, as if the interpreter had just started on the file."""
+    main = types.ModuleType("__main__")
+    main.__file__ = CODE_PATH
+    main.__builtins__ = builtins
+    sys.modules["__main__"] = main
+    return main
+
+
+def compile_code(source):
+    """Compile the code as the file that it is kept in."""
+    return compile(source, CODE_PATH, "exec", dont_inherit=True)
+
+
+def guarded(action):
+    """Do it as the interpreter would at the top level: an exit code, and the flags of the report."""
+    try:
+        action()
+    except SystemExit as stop:
+        return exit_code(stop.code), 0
+    except BaseException as error:
+        show(error)
+        return 1, OUT_OF_MEMORY if isinstance(error, MemoryError) else 0
+    return 0, 0
+
+
+def exit_code(code):
+    """What `sys.exit(code)` means."""
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code if -(2**31) <= code < 2**31 else code & 0xFF
+    try:
+        print(code, file=sys.stderr)
+    except BaseException:
+        return 1
+    return 1
+
+
+def show(error):
+    """Print a traceback without the driver's own frames."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_globals is globals():
+        trace = trace.tb_next
+    error.__traceback__ = trace
+    try:
+        sys.excepthook(type(error), error, trace)
+    except BaseException:
+        sys.__excepthook__(type(error), error, trace)
+
+
+def finish(code):
+    """Do what an interpreter does at its end: exit functions, then the last output."""
+    try:
+        atexit._run_exitfuncs()
+    except BaseException as error:
+        show(error)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except BaseException:
+            code = code or 120  # as CPython does when its last output is lost
+    return code
+
+
+# ---- nothing of the image's past
+
+
+def renew(job):
+    """Give the interpreter its own randomness, environment and arguments."""
+    random.seed()
+    legacy = sys.modules.get("numpy.random.mtrand")
+    if legacy is not None:
+        legacy.seed()
+    tempfile = sys.modules.get("tempfile")
+    if tempfile is not None:
+        tempfile._name_sequence = None
+    set_environment(job["env"])
+    sys.argv = [CODE_PATH, *job["args"]]
+    if job["streaming"]:
+        sys.stdout.reconfigure(line_buffering=True)
+
+
+def set_environment(env):
+    """Make `os.environ` exactly this."""
+    current = os.environ
+    if dict(current) != env:
+        for name in set(current) - set(env):
+            del current[name]
+        current.update(env)
+
+
+JOBS = {"prepare": prepare, "check": check, "run": run}

@@ -1,0 +1,227 @@
+"""Warm interpreters, kept as memory that instances start from."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.resources
+import json
+import marshal
+import struct
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, BinaryIO
+
+from sandbox.errors import GuestRejected, PolicyValidationError, PreloadFailed
+from sandbox.progress import progress
+from sandbox.scratch import scratch
+from sandbox.wasm import threads
+from sandbox.wasm.call import Call
+from sandbox.wasm.engine import engine
+from sandbox.wasm.gate import Mount, Streams
+from sandbox.wasm.instance import Instance
+from sandbox.wasm.mapping import CHUNK_BYTES, SharedMemory
+from sandbox.wasm.names import HostOnlyNames
+from sandbox.wasm.quota import DiskLimits
+from sandbox.wasm.streams import Input, Output
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from sandbox.cache import Cache
+    from sandbox.events import SandboxLogger
+    from sandbox.guests.cpython import Guest
+
+FORMAT = 1  # raise it when the layout of an image file changes
+HEADER_BYTES = 4096
+BUILD_MEMORY_BYTES = 4 << 30
+SCRATCH_BYTES = 4096
+BUILD_SECONDS = 3
+KEPT_BUILD_OUTPUT = 1 << 16
+SERVE = b"__import__('_sandbox_driver').serve()"
+# Beside the policy's own: what programs look for and what no policy needs to say.
+BASE_ENV = {"HOME": "/tmp", "TMPDIR": "/tmp", "MPLBACKEND": "agg", "MPLCONFIGDIR": "/tmp/matplotlib"}  # noqa: S108
+REPORT = struct.Struct("<iB")  # exit code, flags; a text follows
+OUT_OF_MEMORY, HAS_VALUE = 1, 2
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that an image is made of, so that its digest can name it."""
+
+    guest: Guest
+    preload: tuple[str, ...]
+    data_path: str
+
+    def mounts(self, *, workspace: str, tmp: str, data: str) -> list[Mount]:
+        """The guest's folders, in the one order that an image remembers."""
+        library = f"/usr/local/lib/{self.guest.stdlib_zip_name}"
+        fonts = str(self.guest.mpl_data or self.guest.stdlib)
+        return [
+            Mount(str(self.guest.stdlib), "/usr/local/lib"),
+            Mount(fonts, f"{library}/matplotlib/mpl-data"),
+            Mount(workspace, "/app", writable=True, journaled=True),
+            Mount(tmp, "/tmp", writable=True),  # noqa: S108 - the guest's, not the host's
+            Mount(data, self.data_path),
+        ]
+
+    def key(self) -> str:
+        """The name of the image in the cache."""
+        mounts = [mount.guest_path for mount in self.mounts(workspace="", tmp="", data="")]
+        made_of = [FORMAT, self.guest.module_sha256, self.guest.stdlib_sha256, self.preload, mounts]
+        sources = [_driver_file(name) for name in ("bootstrap.py", "driver.py")]
+        return hashlib.sha256(json.dumps([*made_of, *sources, BASE_ENV]).encode()).hexdigest()[:32]
+
+
+class Image:
+    """The memory of an interpreter that has its modules imported and waits for a job."""
+
+    def __init__(self, recipe: Recipe, chunks: Iterator[bytes], scratch_address: int) -> None:
+        self.recipe = recipe
+        self.scratch_address = scratch_address
+        self._memory = SharedMemory(chunks)
+
+    @property
+    def size(self) -> int:
+        """Bytes of linear memory."""
+        return self._memory.size
+
+    def start(self, *, metered: bool, memory_bytes: int, cache: Cache | None, logger: SandboxLogger) -> Instance:
+        """A new instance that begins where the image ended."""
+        if memory_bytes < self.size:
+            raise PolicyValidationError(
+                "memory_bytes", memory_bytes, f"this interpreter alone needs {self.size} bytes"
+            )
+        instance = _instance(self.recipe.guest, metered, memory_bytes, cache, logger)
+        instance.grow(self.size)
+        self._memory.lay_over(instance.memory)
+        return instance
+
+
+class Images:
+    """The images of this process, each made once per machine."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Image] = {}
+        self._guard = threading.Lock()
+
+    def get(self, recipe: Recipe, cache: Cache | None, logger: SandboxLogger) -> Image:
+        """The image of a recipe: from this process, from the cache, or built now."""
+        key = recipe.key()
+        found = self._made.get(key)
+        if found is None:
+            with self._guard:
+                found = self._made.get(key)
+                if found is None:
+                    found = self._made[key] = _find_or_build(recipe, key, cache, logger)
+        return found
+
+
+images = Images()
+
+
+def _find_or_build(recipe: Recipe, key: str, cache: Cache | None, logger: SandboxLogger) -> Image:
+    if cache is None:
+        return _build(recipe, None, logger)
+    name = f"image-{key}.img"
+    found = _read(recipe, cache.find(name))
+    if found is not None:
+        return found
+    with cache.lock(name):  # the one who waits finds what the other made
+        found = _read(recipe, cache.find(name))
+        return found or _build(recipe, cache, logger, name)
+
+
+def _read(recipe: Recipe, path: Path | None) -> Image | None:
+    if path is None:
+        return None
+    with path.open("rb") as stream:
+        header = json.loads(stream.read(HEADER_BYTES).rstrip(b"\0"))
+        return Image(recipe, _chunks(stream), header["scratch"])
+
+
+def _chunks(stream: BinaryIO) -> Iterator[bytes]:
+    while chunk := stream.read(CHUNK_BYTES):
+        yield chunk
+
+
+def _build(recipe: Recipe, cache: Cache | None, logger: SandboxLogger, name: str = "") -> Image:
+    with progress(logger, f"preparing Python {' '.join(recipe.preload)}".rstrip(), expected_seconds=BUILD_SECONDS):
+        return threads.run(lambda: _build_deep(recipe, cache, logger, name))
+
+
+def _build_deep(recipe: Recipe, cache: Cache | None, logger: SandboxLogger, name: str) -> Image:
+    folder = scratch.take()
+    instance = _instance(recipe.guest, metered=True, memory_bytes=BUILD_MEMORY_BYTES, cache=cache, logger=logger)
+    try:
+        address = _prepare(instance, recipe, folder)
+        memory = instance.memory
+        starts = range(0, memory.size(), CHUNK_BYTES)
+
+        def chunks() -> Iterator[bytes]:
+            return (memory.read(start, CHUNK_BYTES) or b"" for start in starts)
+
+        def write(stream: BinaryIO) -> None:
+            header = {"recipe": name, "preload": recipe.preload, "scratch": address}
+            stream.write(json.dumps(header).encode().ljust(HEADER_BYTES, b"\0"))
+            stream.writelines(chunks())
+
+        if cache is not None:
+            cache.store(name, write)
+        return Image(recipe, chunks(), address)
+    finally:
+        instance.close()
+        scratch.give_back(folder, used=True)
+
+
+def _prepare(instance: Instance, recipe: Recipe, folder: str) -> int:
+    """Start the interpreter and import everything; the address of the gate's own place in its memory."""
+    instance.open_world(
+        recipe.mounts(workspace=folder, tmp=folder, data=folder),
+        env=BASE_ENV,
+        host_only=HostOnlyNames(),
+        max_open_files=256,
+        scratch=None,
+    )
+    _start_driver(instance, recipe.guest)
+    job = {"kind": "prepare", "preload": recipe.preload}
+    report = _step(instance, recipe.guest, SERVE, marshal.dumps(job, 2))
+    code, _ = REPORT.unpack_from(report)
+    if code:
+        module, _, reason = report[REPORT.size :].decode("utf-8", "replace").partition("\n")
+        raise PreloadFailed(module, reason)
+    with Call():
+        return instance.allocate(SCRATCH_BYTES)
+
+
+def _start_driver(instance: Instance, guest: Guest) -> None:
+    streams, call = _silence(), Call()
+    call.gate = instance.gate
+    instance.gate.begin(call, streams, DiskLimits())
+    instance.enter("_initialize", call=call)
+    _step(instance, guest, _driver_file("bootstrap.py").encode(), _driver_file("driver.py").encode())
+
+
+def _step(instance: Instance, guest: Guest, source: bytes, job: bytes) -> bytes:
+    streams, call = _silence(), Call()
+    ending = instance.run_job(job, source, call=call, streams=streams, limits=DiskLimits())
+    if ending.status != 0:
+        reason = f"its interpreter does not start ({streams[2].text().strip() or ending.trap})"
+        raise GuestRejected(guest.module, reason, remedy="use the guest of `sandbox warmup`")
+    return call.channel.report
+
+
+def _silence() -> Streams:
+    return Input(b""), Output("stdout", KEPT_BUILD_OUTPUT), Output("stderr", KEPT_BUILD_OUTPUT)
+
+
+def _instance(
+    guest: Guest, metered: bool, memory_bytes: int, cache: Cache | None, logger: SandboxLogger
+) -> Instance:
+    chosen = engine(metered=metered)
+    program = chosen.program(guest.module, guest.module_sha256, cache, logger)
+    return Instance(chosen, program, memory_bytes=memory_bytes)
+
+
+def _driver_file(name: str) -> str:
+    return importlib.resources.files("sandbox.guests.driver").joinpath(name).read_text("utf-8")

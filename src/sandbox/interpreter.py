@@ -1,0 +1,176 @@
+"""One running interpreter in its workspace."""
+
+from __future__ import annotations
+
+import marshal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sandbox.images import BASE_ENV, OUT_OF_MEMORY, REPORT, SERVE
+from sandbox.scratch import scratch
+from sandbox.wasm.call import Call
+from sandbox.wasm.engine import watchdog
+from sandbox.wasm.quota import DiskLimits
+from sandbox.wasm.streams import Input, Output
+
+if TYPE_CHECKING:
+    from sandbox.cache import Cache
+    from sandbox.events import SandboxLogger
+    from sandbox.images import Image
+    from sandbox.policy import ExecutionPolicy
+    from sandbox.result import StoppedBy
+    from sandbox.wasm.instance import Ending
+    from sandbox.wasm.journal import Journal
+    from sandbox.wasm.names import HostOnlyNames
+
+OutputCallback = Callable[[str, bytes], object]
+
+TRAP_EXIT_CODE = 134  # as a shell reports a process that aborted
+LIMIT_EXIT_CODE = 137  # as a shell reports a process that was killed
+# A guest that dies this close to its memory limit died of it.
+NEAR_LIMIT_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class Request:
+    """One execution as its caller asked for it, checked."""
+
+    code: bytes
+    stdin: Input
+    args: tuple[str, ...] = ()
+    timeout_seconds: float | None = None
+    on_output: OutputCallback | None = None
+    cancel: threading.Event | None = None
+    kind: str = "run"  # which of the driver's jobs it is
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the guest did."""
+
+    exit_code: int
+    stopped_by: StoppedBy | None
+    stdout: Output
+    stderr: Output
+    note: str  # the host's own last line of stderr
+    fuel_consumed: int | None
+    memory_used_bytes: int
+    journal: Journal
+    denied: bool
+    quota_exceeded: bool
+
+
+class Interpreter:
+    """An instance that started from an image, with its workspace and a private /tmp.
+
+    Made and run on a thread with a deep stack, one call at a time. What a limit stopped is only
+    good for closing.
+    """
+
+    def __init__(
+        self,
+        image: Image,
+        policy: ExecutionPolicy,
+        workspace: str,
+        *,
+        host_only: HostOnlyNames,
+        cache: Cache | None,
+        logger: SandboxLogger,
+    ) -> None:
+        self._policy = policy
+        self._call: Call | None = None
+        self._tmp = scratch.take()
+        self._instance = image.start(
+            metered=policy.fuel_budget is not None,
+            memory_bytes=policy.memory_bytes,
+            cache=cache,
+            logger=logger,
+        )
+        data = str(policy.mount_data_dir) if policy.mount_data_dir else scratch.empty()
+        self._instance.open_world(
+            image.recipe.mounts(workspace=workspace, tmp=self._tmp, data=data),
+            env=BASE_ENV,
+            host_only=host_only,
+            max_open_files=policy.max_open_files,
+            scratch=image.scratch_address,
+        )
+
+    def run(self, request: Request) -> Outcome:
+        """Do one job; raises only what the host's own functions raised."""
+        policy, instance = self._policy, self._instance
+        stdout = Output("stdout", policy.stdout_max_bytes, request.on_output)
+        stderr = Output("stderr", policy.stderr_max_bytes, request.on_output)
+        timeout = request.timeout_seconds or policy.timeout_seconds
+        deadline = None if timeout is None else time.monotonic() + timeout
+        call = self._call = Call(deadline=deadline, cancel=request.cancel)
+        instance.set_fuel(policy.fuel_budget or 0)
+        limits = DiskLimits(policy.disk_write_bytes, policy.workspace_max_bytes, policy.workspace_max_files)
+        streams = request.stdin, stdout, stderr
+        ending = instance.run_job(self._job(request), SERVE, call=call, streams=streams, limits=limits)
+        exit_code, stopped_by, note = self._verdict(ending, call.channel.report)
+        return Outcome(
+            exit_code,
+            stopped_by,
+            stdout,
+            stderr,
+            note,
+            None if policy.fuel_budget is None else policy.fuel_budget - instance.fuel(),
+            instance.memory.size(),
+            instance.gate.journal,
+            instance.gate.denied,
+            instance.gate.quota_exceeded,
+        )
+
+    def _job(self, request: Request) -> bytes:
+        job: dict[str, Any] = {
+            "kind": request.kind,
+            "code": request.code,
+            "args": request.args,
+            "env": {**BASE_ENV, **self._policy.env},
+            "streaming": request.on_output is not None,
+        }
+        return marshal.dumps(job, 2)  # a version that every guest reads
+
+    def _verdict(self, ending: Ending, report: bytes) -> tuple[int, StoppedBy | None, str]:
+        """Exit code, limit, and what to tell in stderr; the report is the guest's word and no more."""
+        if ending.stopped_by is not None:
+            return self._stopped(ending)
+        if ending.exit_code is not None:
+            return _exited(ending.exit_code)
+        if len(report) < REPORT.size:
+            return 1, None, ""
+        exit_code, flags = REPORT.unpack_from(report)
+        return exit_code, "memory" if flags & OUT_OF_MEMORY else None, ""
+
+    def _stopped(self, ending: Ending) -> tuple[int, StoppedBy | None, str]:
+        policy = self._policy
+        room = policy.memory_bytes - self._instance.memory.size()
+        if ending.stopped_by == "memory" or (ending.stopped_by == "trap" and room < NEAR_LIMIT_BYTES):
+            return LIMIT_EXIT_CODE, "memory", f"MemoryLimit: the memory limit is {policy.memory_bytes} bytes"
+        if ending.stopped_by == "fuel":
+            return LIMIT_EXIT_CODE, "fuel", f"OutOfFuel: the fuel budget is {policy.fuel_budget} instructions"
+        if ending.stopped_by == "timeout":
+            return LIMIT_EXIT_CODE, "timeout", "Timeout: the time limit has passed"
+        if ending.stopped_by == "cancelled":
+            return LIMIT_EXIT_CODE, "cancelled", "Cancelled: the caller stopped the execution"
+        return TRAP_EXIT_CODE, "trap", f"Trap: {ending.trap}"
+
+    def interrupt(self) -> None:
+        """Stop the guest; called from another thread."""
+        if self._call is not None:
+            watchdog.interrupt(self._call, "cancelled")
+
+    def close(self) -> None:
+        """Give back the memory and the private /tmp; may be called twice."""
+        self._instance.close()
+        if self._tmp:
+            scratch.give_back(self._tmp, used=self._instance.gate.touched_tmp)
+            self._tmp = ""
+
+
+def _exited(code: int) -> tuple[int, StoppedBy | None, str]:
+    """What proc_exit means: `os._exit` has 0 to 255, and anything above is an abort."""
+    return (code, None, "") if code <= 255 else (TRAP_EXIT_CODE, "trap", "Trap: the guest aborted")

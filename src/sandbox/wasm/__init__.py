@@ -1,0 +1,1 @@
+"""WebAssembly: the only package that imports wasmtime."""

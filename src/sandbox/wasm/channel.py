@@ -1,0 +1,53 @@
+"""The one channel between the host and the driver inside the guest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sandbox.wasm import abi
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sandbox.wasm.memory import Memory
+
+DONE = 0
+FAULT = -2 & 0xFFFFFFFF
+ASK_JOB = b"J"
+REPORT = b"R"
+MOST_REPORT_BYTES = 1 << 20
+
+
+class Channel:
+    """Hands the job to the driver and keeps its last report.
+
+    The guest can say anything here, at any time: a report is bytes for the caller to distrust.
+    """
+
+    def __init__(self, job: bytes, memory: Memory, allocate: Callable[[int], int]) -> None:
+        self._job = job
+        self._memory = memory
+        self._allocate = allocate
+        self.report = b""
+
+    def answer(self, address: int, length: int, out_address: int, out_length: int) -> int:
+        """Answer one request: 0, or a fault where it is not understood."""
+        if length > MOST_REPORT_BYTES:
+            return FAULT
+        request = self._memory.read(address, length)
+        if not request or not self._memory.within(out_address, 4) or not self._memory.within(out_length, 4):
+            return FAULT
+        if request == ASK_JOB:
+            return self._reply(self._job, out_address, out_length)
+        if request[:1] == REPORT:
+            self.report = request[1:]
+            return self._reply(b"", out_address, out_length)
+        return FAULT
+
+    def _reply(self, data: bytes, out_address: int, out_length: int) -> int:
+        place = self._allocate(len(data))
+        if not place or not self._memory.write(place, data):
+            return FAULT
+        self._memory.pack(abi.U32, out_address, place)
+        self._memory.pack(abi.U32, out_length, len(data))
+        return DONE

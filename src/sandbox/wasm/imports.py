@@ -1,0 +1,89 @@
+"""The host functions that a guest imports, defined once per engine."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import TYPE_CHECKING, Any
+
+import wasmtime
+
+from sandbox.wasm import abi, capi
+from sandbox.wasm.call import running_call
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Answered by the gate; wasmtime answers the rest of WASI directly.
+GATED = (
+    "fd_close",
+    "fd_filestat_set_size",
+    "fd_pwrite",
+    "fd_read",
+    "fd_readdir",
+    "fd_write",
+    "path_create_directory",
+    "path_filestat_get",
+    "path_filestat_set_times",
+    "path_link",
+    "path_open",
+    "path_readlink",
+    "path_remove_directory",
+    "path_rename",
+    "path_symlink",
+    "path_unlink_file",
+    "poll_oneoff",
+    "proc_exit",
+)
+HOST_CALL_SIGNATURE = "iiii"
+
+_callbacks: list[Any] = []  # wasmtime calls them for as long as the process lives
+
+
+def define_host_functions(linker: wasmtime.Linker) -> None:
+    """Shadow what the gate answers, and add the channel between host and driver."""
+    for name in GATED:
+        signature = abi.SIGNATURES[name]
+        results = "" if name == "proc_exit" else "i"
+        _define(linker, abi.WASI, name, signature, results, _gated(name))
+    _define(linker, "host", "call", HOST_CALL_SIGNATURE, "i", _answer_driver)
+
+
+def _gated(name: str) -> Callable[..., int]:
+    def answer(call: Any, args: int, *arguments: int) -> int:
+        result: int = getattr(call.gate, name)(args, *arguments)
+        return result
+
+    return answer
+
+
+def _answer_driver(call: Any, _args: int, *arguments: int) -> int:
+    result: int = call.channel.answer(*arguments)
+    return result
+
+
+def _define(
+    linker: wasmtime.Linker, module: str, name: str, signature: str, results: str, answer: Callable[..., int]
+) -> None:
+    unpack = abi.argument_layout(signature).unpack
+    size = len(signature) * capi.VALUE_BYTES
+    string_at = ctypes.string_at
+
+    def function(_env: int, _caller: int, args: int, _count: int) -> int:
+        call = running_call()
+        try:
+            call.check()
+            result = answer(call, args, *unpack(string_at(args, size)))
+        except BaseException as cause:  # noqa: BLE001 - nothing may be raised into wasmtime
+            call.record(cause)
+            return capi.new_trap(b"stopped by the host")
+        capi.set_result(args, result)
+        return 0
+
+    callback = capi.HostFunction(function)
+    _callbacks.append(callback)
+    capi.define(linker, module, name, _type(signature, results), callback)
+
+
+def _type(parameters: str, results: str) -> wasmtime.FuncType:
+    kinds = {"i": wasmtime.ValType.i32, "q": wasmtime.ValType.i64}
+    return wasmtime.FuncType([kinds[kind]() for kind in parameters], [kinds[kind]() for kind in results])

@@ -1,0 +1,93 @@
+"""How much one execution may put on the disk."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# Each new file, folder or link costs the disk a node, so that empty files count too.
+NODE_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class DiskLimits:
+    """The limits of a policy that concern the disk; None is no limit."""
+
+    write_bytes: int | None = None
+    workspace_bytes: int | None = None
+    workspace_files: int | None = None
+
+
+@dataclass
+class Usage:
+    """What a folder holds: bytes by apparent size, and files, folders and links together."""
+
+    bytes: int = 0
+    files: int = 0
+
+
+def measure(root: str, keep_going: Callable[[], object] = lambda: None) -> Usage:
+    """Add up a folder without following links; `keep_going` may raise to give up."""
+    usage = Usage()
+    pending = [root]
+    while pending:
+        keep_going()
+        try:
+            with os.scandir(pending.pop()) as entries:
+                for entry in entries:
+                    usage.files += 1
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(entry.path)
+                    else:
+                        usage.bytes += entry.stat(follow_symlinks=False).st_size
+        except OSError:
+            continue  # gone meanwhile, or not ours to read
+    return usage
+
+
+class Quota:
+    """Says no before the write that would pass a limit.
+
+    The workspace is measured once, when a limit on it is set, and again when the running sum says
+    that it is full, because overwritten and removed bytes are not tracked one by one.
+    """
+
+    def __init__(self, limits: DiskLimits, workspace: str, keep_going: Callable[[], object]) -> None:
+        self._limits = limits
+        self._workspace = workspace
+        self._keep_going = keep_going
+        self._written = 0
+        self._measured: Usage | None = None
+        self._watches = limits.workspace_bytes is not None or limits.workspace_files is not None
+        self.exceeded = False
+
+    def allows(self, *, size: int, nodes: int = 0, in_workspace: bool) -> bool:
+        """Charge `size` bytes and `nodes` new files; False, and nothing charged, past a limit."""
+        cost = size + nodes * NODE_BYTES
+        if self._limits.write_bytes is not None and self._written + cost > self._limits.write_bytes:
+            self.exceeded = True
+            return False
+        if in_workspace and self._watches and not self._fits(size, nodes):
+            self.exceeded = True
+            return False
+        self._written += cost
+        return True
+
+    def _fits(self, size: int, nodes: int) -> bool:
+        usage = self._measured
+        if usage is None or not self._within(usage, size, nodes):
+            usage = self._measured = measure(self._workspace, self._keep_going)
+        if not self._within(usage, size, nodes):
+            return False
+        usage.bytes += size
+        usage.files += nodes
+        return True
+
+    def _within(self, usage: Usage, size: int, nodes: int) -> bool:
+        most_bytes, most_files = self._limits.workspace_bytes, self._limits.workspace_files
+        fits_bytes = size == 0 or most_bytes is None or usage.bytes + size <= most_bytes
+        return fits_bytes and (nodes == 0 or most_files is None or usage.files + nodes <= most_files)
