@@ -9,7 +9,6 @@ import signal
 import sys
 import threading
 from collections import deque
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mas.keys import Control, Keys, Submitted, single_keys
@@ -192,10 +191,13 @@ def _outcome(result: SandboxResult) -> str:
 
 
 def _role() -> str:
+    # Sandboxed code can put a link here: following it would show the guest what it must not read.
     try:
-        return Path("ROLE.md").read_text(encoding="utf-8", errors="replace").rstrip()
+        descriptor = os.open("ROLE.md", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
         return "there is no ROLE.md in this agent's folder"
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read(READ_BYTES).decode(errors="replace").rstrip()
 
 
 def _open_session_sandbox() -> BaseSandbox:

@@ -34,6 +34,7 @@ STATUS: dict[type[Exception], int] = {
     runs.Conflict: 409,
     runs.RunActive: 409,
     runs.RunNotActive: 409,
+    runs.AgentNotRunning: 409,
     runs.LegacyRunning: 409,
     runs.SessionIdTaken: 409,
     runs.IdempotencyMismatch: 409,

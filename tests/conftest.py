@@ -1,0 +1,134 @@
+"""A place of its own for every test of multi-agent sessions: root, tmux socket, server."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from mas.runs import Runs
+from mas.settings import Settings
+
+PROJECT = Path(__file__).resolve().parent.parent
+DEADLINE_SECONDS = 60.0
+
+
+def wait_until(condition, what="the condition"):
+    """The first true value of `condition`, polled until a deadline."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while time.monotonic() < deadline:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.05)
+    raise AssertionError(f"{what} did not come true within {DEADLINE_SECONDS:.0f} s")
+
+
+class World:
+    """One MAS_ROOT with a tmux server of its own; nothing in it is seen by another test."""
+
+    wait_until = staticmethod(wait_until)
+
+    def __init__(self, root):
+        self.root = root
+        self.socket = f"mas-test-{uuid.uuid4().hex[:12]}"
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("MAS_", "TMUX"))}
+        self.env = {
+            **kept,
+            "MAS_ROOT": str(root),
+            "MAS_TMUX_SOCKET": self.socket,
+            "MAS_AGENT_COMMAND": "cat",
+            "LC_ALL": "C.UTF-8",
+        }
+
+    def run(self, *words, check=True, stdin="", **env):
+        return subprocess.run(
+            [str(word) for word in words],
+            cwd=self.root,
+            env=self.env | {name: str(value) for name, value in env.items()},
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=check,
+            timeout=120,
+        )
+
+    def mas(self, *words, **options):
+        return self.run(sys.executable, "-m", "mas", *words, **options)
+
+    def script(self, *words, **options):
+        return self.run(PROJECT / "mas_refactored.sh", *words, **options)
+
+    def tmux(self, *words):
+        return self.run("tmux", "-L", self.socket, *words, check=False)
+
+    def tmux_sessions(self):
+        return self.tmux("list-sessions", "-F", "#{session_name}").stdout.split()
+
+    def index(self):
+        return json.loads((self.root / "sessions" / ".sessions.index").read_text())
+
+    @contextmanager
+    def server(self, *options, **env):
+        """A real server on a free port of loopback, and its address."""
+        log = (self.root / f"server-{uuid.uuid4().hex[:6]}.log").open("w+b")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "mas", "serve", "--port", "0", *options],
+            cwd=self.root,
+            env=self.env | env,
+            stdout=log,
+            stderr=log,
+        )
+        note = self.root / "sessions" / ".api.json"
+        try:
+            wait_until(lambda: process.poll() is not None or _is_of(note, process.pid), "the server's start")
+            assert process.poll() is None, Path(log.name).read_text()
+            yield json.loads(note.read_text())["url"]
+        finally:
+            process.terminate()
+            process.wait(30)
+            log.close()
+
+    def runs(self):
+        """The runs of this world, without a door."""
+        return Runs(Settings(root=self.root, tmux_socket=self.socket, agent_command="cat"))
+
+    def close(self):
+        for entry in self.runs().list(status="active").sessions:
+            self.runs().stop(entry.session_id)
+        self.tmux("kill-server")
+
+
+def _is_of(note, pid):
+    try:
+        return json.loads(note.read_text())["pid"] == pid
+    except (OSError, ValueError):
+        return False
+
+
+@pytest.fixture(scope="module")
+def make_world(tmp_path_factory):
+    """Worlds that the tests of a module share."""
+    made = []
+
+    def make():
+        made.append(World(tmp_path_factory.mktemp("world")))
+        return made[-1]
+
+    yield make
+    for place in made:
+        place.close()
+
+
+@pytest.fixture
+def world(tmp_path):
+    place = World(tmp_path)
+    yield place
+    place.close()
