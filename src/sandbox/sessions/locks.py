@@ -60,6 +60,16 @@ def try_exclusive(name: str, root_fd: int) -> int | None:
     raise FileNotFoundError(name)
 
 
+def is_free(fd: int) -> bool:
+    """Whether nobody uses the session at this instant; takes the lock and gives it back."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    fcntl.flock(fd, fcntl.LOCK_UN)
+    return True
+
+
 def exclusive_for_deletion(session_id: str, root_fd: int) -> int:
     """The exclusive lock of a session that is to go; SessionInUse where code executes in it."""
     deadline = time.monotonic() + DELETION_GRACE_SECONDS
