@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 from sandbox.errors import InvalidSessionPath, WorkspaceUnusable
 from sandbox.events import SandboxLogger
 from sandbox.sessions import metadata, removal, tree
-from sandbox.sessions.layout import METADATA_NAME, check_session_id, is_host_only, root_path
+from sandbox.sessions.layout import METADATA_NAME, check_session_id, root_path
 from sandbox.sessions.paths import compile_pattern, split_path
+from sandbox.wasm.names import HostOnlyNames
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,11 +33,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OpenSession:
-    """A session's folder, open, with the names that are kept from guests."""
+    """A session's folder, open, with the names that the host keeps to itself."""
 
     session_id: str
     fd: int
     host_only: tuple[str, ...]
+    hidden: HostOnlyNames
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +131,8 @@ def open_session(session_id: str, workspace_root: Root) -> Iterator[OpenSession]
     """The folder of a session that exists; FileNotFoundError where there is none."""
     folder = root_path(workspace_root) / check_session_id(session_id)
     with tree.closing_fd(_open_workspace(folder)) as fd:
-        yield OpenSession(session_id, fd, metadata.read_host_only(fd, session_id))
+        host_only = metadata.read_host_only(fd, session_id)
+        yield OpenSession(session_id, fd, host_only, HostOnlyNames(host_only))
 
 
 @contextmanager
@@ -139,7 +142,7 @@ def locating(
     """The folder that holds `path`, open, and the name in it; errors in the block speak of `path`."""
     split_path(path)  # a bad path is refused before the disk is touched
     with open_session(session_id, workspace_root) as session, explaining(path):
-        *folders, name = split_path(path, session.host_only)
+        *folders, name = split_path(path, session.hidden)
         with tree.closing_fd(tree.descend(session.fd, folders, make=make)) as parent_fd:
             yield parent_fd, name
 
@@ -180,12 +183,11 @@ def _open_workspace(folder: Path) -> int:
 
 def _visible_files(session: OpenSession) -> Iterator[tuple[str, ...]]:
     for folder in tree.walk(session.fd):
-        if is_host_only(folder.parts, session.host_only):
+        if any(map(session.hidden.hide_name, folder.parts)):
             continue
         for entry in folder.files:
-            parts = (*folder.parts, entry.name)
-            if not is_host_only(parts, session.host_only):
-                yield parts
+            if not session.hidden.hide_name(entry.name):
+                yield (*folder.parts, entry.name)
 
 
 def _delete(name: str, parent_fd: int, *, recursive: bool) -> int:

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sandbox.errors import InvalidSessionId
+from sandbox.wasm.names import HOST_ONLY_PREFIX
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Sequence
 
 DEFAULT_ROOT = Path("workspace")
-METADATA_NAME = ".metadata.json"
+METADATA_NAME = HOST_ONLY_PREFIX
 STATE_FOLDER = ".state"
 INCOMING_PREFIX = ".tmp-"
 OUTGOING_PREFIX = ".trash-"
@@ -51,17 +51,6 @@ def is_canonical_uuid(name: str) -> bool:
 def root_path(workspace_root: str | os.PathLike[str] | None) -> Path:
     """The folder that holds the sessions, as the caller wrote it."""
     return DEFAULT_ROOT if workspace_root is None else Path(workspace_root)
-
-
-def is_host_only(parts: Sequence[str], host_only: Iterable[str] = ()) -> bool:
-    """Whether a path inside a workspace is kept from guests and from the file functions.
-
-    `.metadata.json` and names that begin with it count at any depth; `host_only` names count at
-    the top level. Letter case does not matter.
-    """
-    if any(part.casefold().startswith(METADATA_NAME) for part in parts):
-        return True
-    return bool(parts) and parts[0].casefold() in {name.casefold() for name in host_only}
 
 
 def incoming_name() -> str:

@@ -8,10 +8,10 @@ import re
 from typing import TYPE_CHECKING
 
 from sandbox.errors import InvalidSessionPath
-from sandbox.sessions.layout import is_host_only
+from sandbox.wasm.names import HostOnlyNames
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     _NameTest = Callable[[str], re.Match[str] | None]
 
@@ -21,13 +21,16 @@ SessionPath = str | os.PathLike[str]
 _SEPARATORS = re.compile(r"[/\\]")
 
 
-def split_path(path: SessionPath, host_only: Iterable[str] = ()) -> tuple[str, ...]:
+_ALWAYS_HIDDEN = HostOnlyNames()
+
+
+def split_path(path: SessionPath, hidden: HostOnlyNames = _ALWAYS_HIDDEN) -> tuple[str, ...]:
     """The components of a path that a file of a session may have."""
     text = _text(path)
     parts = tuple(part for part in text.split("/") if part not in {"", "."})
     if not parts:
         raise InvalidSessionPath(path, "it names no file")
-    if is_host_only(parts, host_only):
+    if any(map(hidden.hide_name, parts)):
         raise InvalidSessionPath(path, "that name is kept for the host")
     return parts
 

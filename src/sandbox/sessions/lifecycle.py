@@ -1,0 +1,182 @@
+"""The life of a session: made, found again, used, deleted."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from sandbox.errors import SandboxClosed, WorkspaceUnusable
+from sandbox.events import SandboxLogger
+from sandbox.sandbox import BaseSandbox, RuntimeType, check_runtime, create_sandbox
+from sandbox.sessions import locks, metadata, removal
+from sandbox.sessions.creation import make_session, open_root
+from sandbox.sessions.files import open_session
+from sandbox.sessions.layout import check_session_id, new_session_id, root_path
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Iterable, Sequence
+    from pathlib import Path
+
+    from sandbox.policy import ExecutionPolicy
+    from sandbox.result import SandboxResult
+    from sandbox.sandbox import OutputCallback
+
+    Root = str | os.PathLike[str] | None
+
+__all__ = [
+    "SessionSandbox",
+    "create_session_sandbox",
+    "delete_session_workspace",
+    "get_session_sandbox",
+    "make_session",
+]
+
+
+class SessionSandbox(BaseSandbox):
+    """A sandbox on the workspace of a session; every execution is noted in the session's metadata."""
+
+    session_id: str
+
+    def __init__(self, inner: BaseSandbox, session_id: str, workspace: Path, logger: SandboxLogger) -> None:
+        self.policy = inner.policy
+        self.workspace = workspace
+        self.logger = logger
+        self.session_id = session_id
+        self._inner = inner
+        self._folder = workspace.absolute()
+        self._closed = False
+
+    def execute(
+        self,
+        code: str,
+        *,
+        stdin: str | bytes | BinaryIO | None = None,
+        args: Sequence[str] = (),
+        timeout_seconds: float | None = None,
+        on_output: OutputCallback | None = None,
+        cancel: threading.Event | None = None,
+    ) -> SandboxResult:
+        """Run `code` in a fresh interpreter and wait for its end; the session cannot be deleted meanwhile."""
+        if self._closed:
+            raise SandboxClosed
+        with locks.using(self._folder) as fd:
+            result = self._inner.execute(
+                code,
+                stdin=stdin,
+                args=args,
+                timeout_seconds=timeout_seconds,
+                on_output=on_output,
+                cancel=cancel,
+            )
+            metadata.refresh(fd, self.session_id, self.logger)
+        return result
+
+    def validate_code(self, code: str) -> bool:
+        """Whether `code` compiles; it is not run, and the session does not count as used."""
+        return self._inner.validate_code(code)
+
+    def close(self) -> None:
+        """Release what the sandbox holds, not the session; may be called twice."""
+        self._closed = True
+        self._inner.close()
+
+
+def create_session_sandbox(
+    runtime: RuntimeType | str = RuntimeType.PYTHON,
+    policy: ExecutionPolicy | None = None,
+    logger: SandboxLogger | None = None,
+    workspace_root: Root = None,
+    *,
+    host_only: Iterable[str] = (),
+    **runtime_options: Any,
+) -> tuple[str, BaseSandbox]:
+    """A new session with a generated id, and a sandbox on it.
+
+    `host_only` names files and folders that sandboxed code, now or later, never sees.
+    """
+    check_runtime(runtime)
+    logger = logger or SandboxLogger()
+    session_id = new_session_id()
+    names = tuple(host_only)
+    make_session(session_id, root_path(workspace_root), host_only=names, logger=logger)
+    sandbox = _open(session_id, runtime, policy, logger, workspace_root, names, runtime_options)
+    return session_id, sandbox
+
+
+def get_session_sandbox(
+    session_id: str,
+    runtime: RuntimeType | str = RuntimeType.PYTHON,
+    policy: ExecutionPolicy | None = None,
+    logger: SandboxLogger | None = None,
+    workspace_root: Root = None,
+    *,
+    host_only: Iterable[str] = (),
+    **runtime_options: Any,
+) -> BaseSandbox:
+    """A sandbox on a session; where there is none of that id, a new one is made.
+
+    `host_only` adds to the names that the session's metadata keeps from sandboxed code.
+    """
+    check_session_id(session_id)
+    check_runtime(runtime)
+    logger = logger or SandboxLogger()
+    root, names = root_path(workspace_root), tuple(host_only)
+    if not os.path.lexists(root / session_id):
+        with suppress(FileExistsError):  # another process was faster
+            make_session(session_id, root, host_only=names, logger=logger)
+    with open_session(session_id, root) as session:
+        names += session.host_only
+    sandbox = _open(session_id, runtime, policy, logger, root, names, runtime_options)
+    logger.info("session.retrieved", session_id=session_id, workspace_path=str(root / session_id))
+    return sandbox
+
+
+def delete_session_workspace(
+    session_id: str, workspace_root: Root = None, logger: SandboxLogger | None = None
+) -> None:
+    """Delete a session with its files and saved state; nothing happens where there is none.
+
+    SessionInUse where code executes in it. The session disappears in one step, or stays whole.
+    """
+    check_session_id(session_id)
+    root = root_path(workspace_root)
+    try:
+        with open_root(root) as root_fd:
+            _delete(session_id, root, root_fd)
+    except FileNotFoundError:
+        return
+    (logger or SandboxLogger()).info("session.deleted", session_id=session_id)
+
+
+def _open(
+    session_id: str,
+    runtime: RuntimeType | str,
+    policy: ExecutionPolicy | None,
+    logger: SandboxLogger,
+    workspace_root: Root,
+    host_only: tuple[str, ...],
+    runtime_options: dict[str, Any],
+) -> SessionSandbox:
+    workspace = root_path(workspace_root) / session_id
+    bound = logger.bind(session_id=session_id)
+    fixed = {"session_id": session_id, "host_only": host_only}
+    inner = create_sandbox(runtime, policy, workspace.absolute(), bound, **runtime_options, **fixed)
+    return SessionSandbox(inner, session_id, workspace, logger)
+
+
+def _delete(session_id: str, root: Path, root_fd: int) -> None:
+    try:
+        fd = locks.exclusive_for_deletion(session_id, root_fd)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise WorkspaceUnusable(root / session_id, str(error.strerror)) from None
+    try:
+        removal.refuse_unremovable(session_id, root_fd, fd)
+        leaving = removal.take_away(session_id, root_fd, fd)
+    except BaseException:
+        os.close(fd)
+        raise
+    removal.remove(leaving, root_fd)
