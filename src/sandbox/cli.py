@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as jsonlib
 import os
+import re
 import signal
 import sys
 from functools import partial
@@ -28,6 +29,7 @@ __all__ = ["main", "run_app"]
 
 FAILED, USAGE = 1, 2
 EXIT_CODES = {"timeout": 124, "fuel": 137, "memory": 137, "trap": 137, "cancelled": 130}
+ENCODING = re.compile(r"^([ \t\f]*#.*?coding[:=][ \t]*)[-\w.]+")
 CODES_HELP = """
 Exit codes: the guest's own; 124 stopped by the timeout; 137 stopped by fuel, memory or a trap;
 130 interrupted; 1 the sandbox itself failed; 2 wrong usage.
@@ -178,10 +180,11 @@ def _read_code(words: list[str], code: str | None) -> tuple[str, list[str]]:
 
 
 def _decode(content: bytes) -> str:
-    """Source text as Python itself reads it, with the encoding that its first lines declare."""
+    """Source text as Python itself reads it; the sandbox keeps it as UTF-8, so it must declare no other."""
     from importlib.util import decode_source
 
-    return decode_source(content)
+    lines = decode_source(content).split("\n", 2)
+    return "\n".join([*(ENCODING.sub(r"\1utf-8", line) for line in lines[:2]), *lines[2:]])
 
 
 def _limit(read: Callable[[Any], Any], given: object) -> Any:
@@ -219,10 +222,25 @@ def _policy(path: Path | None, preload: list[str] | None, limits: dict[str, Any]
 
 
 def _execute(source: str, workspace: Path, policy: ExecutionPolicy, options: dict[str, Any]) -> SandboxResult:
-    from sandbox import create_sandbox
+    from sandbox import SandboxLogger, create_sandbox
 
-    with create_sandbox(policy=policy, workspace=workspace) as sandbox:
+    logger = SandboxLogger(_Notes())
+    with create_sandbox(policy=policy, workspace=workspace, logger=logger) as sandbox:
         return sandbox.execute(source, **options)
+
+
+class _Notes:
+    """Shows the warnings that explain a slow start; what the guest did is shown as its result."""
+
+    def debug(self, event: str, **fields: Any) -> None:
+        """Not for a person at a prompt."""
+
+    info = error = debug
+
+    def warning(self, event: str, **fields: Any) -> None:
+        if event.startswith("cache."):
+            why = fields.get("error") or fields.get("reason")
+            typer.echo(f"sandbox: {event} {fields.get('path')}: {why}", err=True)
 
 
 def _relay(cancel: threading.Event) -> Callable[[str, bytes], None]:

@@ -20,9 +20,12 @@ class StructuredLogger(Protocol):
 
 
 def _default_logger() -> StructuredLogger:
+    target = logging.getLogger("sandbox")
+    if not target.handlers:  # without any, Python itself prints warnings to stderr
+        target.addHandler(logging.NullHandler())
     # Wrapped by hand: structlog.configure() would change the host's global configuration.
     logger: StructuredLogger = structlog.wrap_logger(
-        logging.getLogger("sandbox"),
+        target,
         processors=[
             structlog.stdlib.filter_by_level,
             structlog.processors.add_log_level,

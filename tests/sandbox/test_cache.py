@@ -170,7 +170,7 @@ def test_a_failed_write_leaves_the_old_entry_and_no_rest(cache):
     with pytest.raises(KeyError):
         cache.store("thing", fail)
     assert cache.find("thing").read_text() == "old"
-    assert [path.name for path in cache.path.iterdir()] == ["thing"]
+    assert [path.name for path in cache.path.iterdir() if path.name.startswith(".tmp-")] == []
 
 
 def test_a_full_disk_is_one_warning_and_no_entry(tmp_path):
@@ -268,7 +268,7 @@ def test_only_what_dead_processes_left_is_swept(cache):
             os.utime(path, (1, 1))
         store_text(cache, "thing", "x")
         assert held.exists()
-    assert sorted(path.name for path in cache.path.iterdir()) == [".tmp-young", "thing"]
+    assert [path.name for path in cache.path.iterdir() if path.name.startswith(".tmp-")] == [".tmp-young"]
 
 
 def test_a_killed_process_leaves_nothing_that_counts(tmp_path):

@@ -158,8 +158,8 @@ def test_a_signal_stops_the_guest(tmp_path, code, number):
     process = start(tmp_path, "run", "-c", f"print('on', flush=True)\n{code}", stdin=subprocess.PIPE)
     assert process.stdout.readline() == b"on\n"
     process.send_signal(number)
-    _, stderr = process.communicate(timeout=30)
-    assert (process.returncode, stderr) == (128 + number, b"sandbox: stopped on request\n")
+    assert process.wait(timeout=30) == 128 + number  # its stdin stays open until it has ended
+    assert process.communicate() == (b"", b"sandbox: stopped on request\n")
 
 
 def test_a_reader_that_goes_away_stops_the_guest(tmp_path):
@@ -189,11 +189,15 @@ WRONG_USAGE = {
     ("run", "-c", "1", "--policy", "nowhere"): "there is no policy file nowhere",
     ("policy", "show", "--policy", "nowhere"): "there is no policy file nowhere",
     ("dance",): "No such command 'dance'",
-    ("run", "--dance"): "No such option: --dance",
+    ("run", "--zzz"): "No such option: --zzz",
 }
 
 
-@pytest.mark.parametrize(("words", "said"), WRONG_USAGE.items(), ids=lambda value: " ".join(value)[:40])
+@pytest.mark.parametrize(
+    ("words", "said"),
+    WRONG_USAGE.items(),
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
 def test_wrong_usage_is_one_sentence_and_exit_code_2(sandbox, words, said):
     done = sandbox(*words)
     assert (done.returncode, done.stdout) == (2, b"")
@@ -220,7 +224,7 @@ def test_a_workspace_that_is_a_file_is_one_sentence(sandbox, tmp_path):
     (tmp_path / "taken").write_text("")
     done = sandbox("run", "-c", "1", "--workspace", "taken")
     assert (done.returncode, done.stdout) == (1, b"")
-    assert sentence(done).startswith(f"sandbox: workspace {tmp_path / 'taken'} cannot be used")
+    assert sentence(done).startswith("sandbox: workspace taken cannot be used: it is a file")
 
 
 def test_a_missing_guest_is_one_sentence(sandbox, tmp_path):
