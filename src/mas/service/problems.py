@@ -16,7 +16,7 @@ import mas.errors as runs
 import sandbox.errors as sandboxes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from fastapi import FastAPI, Request
 
@@ -156,6 +156,8 @@ def _answer_error(_request: Request, error: Exception) -> ProblemResponse:
 
 def _answer_http(_request: Request, error: Exception) -> ProblemResponse:
     assert isinstance(error, HTTPException)  # noqa: S101 - narrows the type; registered for this class only
+    if error.status_code == HTTPStatus.BAD_REQUEST:  # FastAPI's word for a body that it could not decode
+        return problem(422, "the body is no JSON in UTF-8", code="invalid-request")
     return problem(error.status_code, str(error.detail), headers=error.headers)
 
 
@@ -163,10 +165,21 @@ def _answer_invalid(_request: Request, error: Exception) -> ProblemResponse:
     assert isinstance(error, RequestValidationError)  # noqa: S101 - narrows the type, as above
     fields = [
         FieldProblem(field=_location(found["loc"]), message=found["msg"].removeprefix("Value error, "))
-        for found in error.errors()
+        for found in _causes(error.errors())
     ]
     detail = "; ".join(f"{found.field}: {found.message}" for found in fields[:3])
     return problem(422, detail, code="invalid-request", errors=fields)
+
+
+def _causes(errors: Sequence[Any]) -> list[Any]:
+    # A list whose items are all wrong is reported as too short as well, which only confuses.
+    places = [found["loc"] for found in errors]
+    return [
+        found
+        for found in errors
+        if found["type"] != "too_short"
+        or not any(place[: len(found["loc"])] == found["loc"] != place for place in places)
+    ]
 
 
 def _location(parts: tuple[int | str, ...]) -> str:
