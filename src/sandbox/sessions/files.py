@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from sandbox.sessions.paths import SessionPath
 
-    Root = str | os.PathLike[str] | None
+Root = str | os.PathLike[str] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def list_session_files(
     wanted = None if pattern is None else compile_pattern(pattern)
     with open_session(session_id, workspace_root) as session:
         paths = sorted("/".join(parts) for parts in _visible_files(session) if not wanted or wanted(parts))
-    _log(logger, session_id, "listed", pattern or "**", len(paths))
+    log_file(logger, session_id, "listed", pattern or "**", len(paths))
     return paths
 
 
@@ -82,7 +82,7 @@ def read_session_file(
         tree.closing_fd(tree.open_file(name, parent_fd)) as fd,
     ):
         data = tree.read_all(fd)
-    _log(logger, session_id, "read", os.fspath(relative_path), len(data))
+    log_file(logger, session_id, "read", os.fspath(relative_path), len(data))
     return data
 
 
@@ -101,7 +101,7 @@ def write_session_file(
         tree.replacing(name, parent_fd, unseen_name(), overwrite=overwrite) as fd,
     ):
         tree.write_all(fd, content)
-    _log(logger, session_id, "written", os.fspath(relative_path), len(content))
+    log_file(logger, session_id, "written", os.fspath(relative_path), len(content))
 
 
 def delete_session_path(
@@ -114,7 +114,7 @@ def delete_session_path(
     """Remove one file or symlink, or a folder with everything in it where `recursive` says so."""
     with locating(session_id, relative_path, workspace_root) as (parent_fd, name):
         size = _delete(name, parent_fd, recursive=recursive)
-    _log(logger, session_id, "deleted", os.fspath(relative_path), size)
+    log_file(logger, session_id, "deleted", os.fspath(relative_path), size)
 
 
 def session_usage(session_id: str, workspace_root: Root = None) -> SessionUsage:
@@ -209,5 +209,6 @@ def _state_bytes(session_id: str, workspace_root: Root) -> int:
         return 0 if state_fd is None else tree.measure(state_fd).bytes
 
 
-def _log(logger: SandboxLogger | None, session_id: str, what: str, path: str, size: int) -> None:
+def log_file(logger: SandboxLogger | None, session_id: str, what: str, path: str, size: int) -> None:
+    """Tell of one file or folder; `what` is read, written, deleted or listed."""
     (logger or SandboxLogger()).info(f"session.file.{what}", session_id=session_id, path=path, size=size)

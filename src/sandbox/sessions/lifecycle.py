@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from sandbox.policy import ExecutionPolicy
     from sandbox.result import SandboxResult
     from sandbox.sandbox import OutputCallback
-
-    Root = str | os.PathLike[str] | None
+    from sandbox.sessions.files import Root
 
 __all__ = [
     "SessionSandbox",
@@ -31,6 +30,8 @@ __all__ = [
     "delete_session_workspace",
     "get_session_sandbox",
     "make_session",
+    "read_session_metadata",
+    "repair_session_metadata",
 ]
 
 
@@ -148,6 +149,27 @@ def delete_session_workspace(
     except FileNotFoundError:
         return
     (logger or SandboxLogger()).info("session.deleted", session_id=session_id)
+
+
+def read_session_metadata(session_id: str, workspace_root: Root = None) -> metadata.SessionMetadata | None:
+    """The metadata of a session; None for a legacy one, ValueError where it is corrupt."""
+    with open_session(session_id, workspace_root) as session:
+        return metadata.read(session.fd, session_id)
+
+
+def repair_session_metadata(
+    session_id: str, workspace_root: Root = None, logger: SandboxLogger | None = None
+) -> metadata.SessionMetadata:
+    """Give a legacy or corrupt session metadata, dated by its files; valid ones stay as they are.
+
+    What was corrupt is kept beside it as `.metadata.json.corrupt`. A repaired session is pruned
+    like any other.
+    """
+    with open_session(session_id, workspace_root) as session:
+        repaired = metadata.repair(session.fd, session_id)
+    log = logger or SandboxLogger()
+    log.info("session.metadata.repaired", session_id=session_id, updated_at=repaired.updated_at)
+    return repaired
 
 
 def _open(

@@ -63,13 +63,21 @@ def open_folder(name: str | os.PathLike[str], dir_fd: int | None = None) -> int:
 def open_file(name: str, dir_fd: int) -> int:
     """A descriptor of a regular file; a folder is EISDIR, anything else ELOOP or EINVAL."""
     fd = os.open(name, FILE_FLAGS, dir_fd=dir_fd)
+    try:
+        require_regular(fd)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
+
+
+def require_regular(fd: int) -> None:
+    """EISDIR where the descriptor is of a folder, EINVAL where it is of no regular file."""
     mode = os.fstat(fd).st_mode
-    if stat.S_ISREG(mode):
-        return fd
-    os.close(fd)
     if stat.S_ISDIR(mode):
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), name)
-    raise OSError(errno.EINVAL, "not a regular file", name)
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "not a regular file")
 
 
 def descend(fd: int, parts: Sequence[str], *, make: bool = False) -> int:
