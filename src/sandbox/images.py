@@ -86,13 +86,17 @@ class Image:
         """Bytes of linear memory."""
         return self._memory.size
 
-    def start(self, *, metered: bool, memory_bytes: int, cache: Cache | None, logger: SandboxLogger) -> Instance:
+    def start(
+        self, *, metered: bool, memory_bytes: int, cache: Cache | None, logger: SandboxLogger
+    ) -> Instance:
         """A new instance that begins where the image ended."""
         if memory_bytes < self.size:
             raise PolicyValidationError(
                 "memory_bytes", memory_bytes, f"this interpreter alone needs {self.size} bytes"
             )
-        instance = _instance(self.recipe.guest, metered, memory_bytes, cache, logger)
+        instance = _instance(
+            self.recipe.guest, metered=metered, memory_bytes=memory_bytes, cache=cache, logger=logger
+        )
         instance.grow(self.size)
         self._memory.lay_over(instance.memory)
         return instance
@@ -146,13 +150,17 @@ def _chunks(stream: BinaryIO) -> Iterator[bytes]:
 
 
 def _build(recipe: Recipe, cache: Cache | None, logger: SandboxLogger, name: str = "") -> Image:
-    with progress(logger, f"preparing Python {' '.join(recipe.preload)}".rstrip(), expected_seconds=BUILD_SECONDS):
+    with progress(
+        logger, f"preparing Python {' '.join(recipe.preload)}".rstrip(), expected_seconds=BUILD_SECONDS
+    ):
         return threads.run(lambda: _build_deep(recipe, cache, logger, name))
 
 
 def _build_deep(recipe: Recipe, cache: Cache | None, logger: SandboxLogger, name: str) -> Image:
     folder = scratch.take()
-    instance = _instance(recipe.guest, metered=True, memory_bytes=BUILD_MEMORY_BYTES, cache=cache, logger=logger)
+    instance = _instance(
+        recipe.guest, metered=True, memory_bytes=BUILD_MEMORY_BYTES, cache=cache, logger=logger
+    )
     try:
         address = _prepare(instance, recipe, folder)
         memory = instance.memory
@@ -216,7 +224,7 @@ def _silence() -> Streams:
 
 
 def _instance(
-    guest: Guest, metered: bool, memory_bytes: int, cache: Cache | None, logger: SandboxLogger
+    guest: Guest, *, metered: bool, memory_bytes: int, cache: Cache | None, logger: SandboxLogger
 ) -> Instance:
     chosen = engine(metered=metered)
     program = chosen.program(guest.module, guest.module_sha256, cache, logger)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import marshal
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from sandbox.wasm.quota import DiskLimits
 from sandbox.wasm.streams import Input, Output
 
 if TYPE_CHECKING:
+    import threading
     from sandbox.cache import Cache
     from sandbox.events import SandboxLogger
     from sandbox.images import Image

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import wasmtime
 
@@ -39,7 +39,7 @@ class Call:
         self.failure: BaseException | None = None
         self._wake = threading.Event()
 
-    def __enter__(self) -> Call:
+    def __enter__(self) -> Self:
         _running.call = self
         return self
 

@@ -59,9 +59,7 @@ class Engine:
                 self._programs[digest] = self._linker.instantiate_pre(compiled)
             return self._programs[digest]
 
-    def _load(
-        self, module: Path, digest: str, cache: Cache | None, logger: SandboxLogger
-    ) -> wasmtime.Module:
+    def _load(self, module: Path, digest: str, cache: Cache | None, logger: SandboxLogger) -> wasmtime.Module:
         check_globals(module)
         if cache is None:
             return self._compile(module, logger)
@@ -120,7 +118,9 @@ def _check_imports(module: wasmtime.Module, path: Path) -> None:
     if imports != PINNED_IMPORTS:
         strange = sorted(".".join(item) for item in imports ^ PINNED_IMPORTS)
         raise GuestRejected(
-            path, f"its imports differ in {', '.join(strange[:5])}", remedy="use the guest of `sandbox warmup`"
+            path,
+            f"its imports differ in {', '.join(strange[:5])}",
+            remedy="use the guest of `sandbox warmup`",
         )
 
 

@@ -100,4 +100,3 @@ class Forwards:
                 self._exports = self._trampoline.attach(self._context, self._memory)
             handle = self._handles[name] = self._exports.handle(name.encode())
         return handle[1]
-

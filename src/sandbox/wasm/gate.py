@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import posixpath
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sandbox.wasm import abi
 from sandbox.wasm.journal import Journal
+from sandbox.wasm.places import Places
 from sandbox.wasm.polling import poll
 from sandbox.wasm.quota import DiskLimits, Quota
 
@@ -80,7 +80,7 @@ class Gate:
         for number, mount in enumerate(mounts, FIRST_PREOPEN):
             self._fds[number] = Descriptor(mount)
         self._most_fds = len(self._fds) + max_open_files
-        self._parents: dict[str, str] = {}
+        self._places = Places(self._workspace)
         self.touched_tmp = False
 
     def begin(self, call: Call, streams: Streams, limits: DiskLimits) -> None:
@@ -88,7 +88,7 @@ class Gate:
         self._call = call
         self._streams = streams
         self._quota = Quota(limits, self._workspace, call.check)
-        self._parents.clear()
+        self._places.forget()
         self.journal = Journal()
         self.denied = False
 
@@ -235,9 +235,9 @@ class Gate:
         found = self._look(fd, lookup, path, length)
         if found is not None and found[2] not in OPENABLE:
             return abi.EACCES  # a FIFO would block the host, a device is nobody's business
-        if found is not None and found[2] == abi.SYMBOLIC_LINK and self._leads_to_hidden(fd, path, length):
-            return abi.ENOENT
         at = self._fds.get(fd)
+        if lookup & abi.LOOKUP_FOLLOW and self._leads_to_hidden(at, name):
+            return abi.ENOENT
         new = creates and found is None
         if new and not self._allows_node(at):
             return abi.ENOSPC
@@ -258,14 +258,12 @@ class Gate:
             return Descriptor(mount)
         return Descriptor(
             mount,
-            self._locate(at, name, follow=follow) if mount.journaled else "",
+            self._places.find(at.path, name, follow=follow) if mount.journaled else "",
             writes=bool(rights & abi.RIGHT_FD_WRITE),
             appends=bool(fdflags & abi.FD_APPEND),
         )
 
-    def _opened(
-        self, held: Descriptor, found: tuple[int, ...] | None, *, truncates: bool, new: bool
-    ) -> None:
+    def _opened(self, held: Descriptor, found: tuple[int, ...] | None, *, truncates: bool, new: bool) -> None:
         if found is not None and not truncates:
             held.end = found[4]
         if new:
@@ -288,7 +286,7 @@ class Gate:
         name = self._memory.read(path, length)
         if name is not None and self._hides(name):
             return abi.ENOENT
-        if follow and self._leads_to_hidden(fd, path, length):
+        if follow and name is not None and self._leads_to_hidden(self._fds.get(fd), name):
             return abi.ENOENT
         return self._forward(function, args)
 
@@ -305,9 +303,7 @@ class Gate:
         self, args: int, old_fd: int, _lookup: int, old: int, old_size: int, fd: int, path: int, length: int
     ) -> int:
         name = self._memory.read(old, old_size)
-        if name is not None and self._hides(name):
-            return abi.ENOENT
-        if self._leads_to_hidden(old_fd, old, old_size):
+        if name is not None and (self._hides(name) or self._leads_to_hidden(self._fds.get(old_fd), name)):
             return abi.ENOENT
         return self._make("path_link", args, fd, path, length)
 
@@ -324,9 +320,11 @@ class Gate:
             return abi.ENOSPC
         error = self._forward(function, args)
         if error == abi.SUCCESS:
-            self._parents.clear()
+            self._places.forget()
             if at is not None and at.mount is not None:
-                self._made(at.mount, self._locate(at, name) if reported and at.mount.journaled else "")
+                self._made(
+                    at.mount, self._places.find(at.path, name) if reported and at.mount.journaled else ""
+                )
         return error
 
     def _made(self, mount: Mount | None, path: str) -> None:
@@ -347,10 +345,14 @@ class Gate:
         if name is not None and self._hides(name):
             return abi.ENOENT
         at = self._fds.get(fd)
-        gone = self._locate(at, name) if at and name and at.mount and at.mount.journaled and reported else ""
+        gone = (
+            self._places.find(at.path, name)
+            if at and name and at.mount and at.mount.journaled and reported
+            else ""
+        )
         error = self._forward(function, args)
         if error == abi.SUCCESS:
-            self._parents.clear()
+            self._places.forget()
             if gone:
                 self.journal.removed(gone)
         return error
@@ -370,8 +372,8 @@ class Gate:
         places = self._place(old_fd, source), self._place(fd, target)
         error = self._forward("path_rename", args)
         if error == abi.SUCCESS:
-            self._parents.clear()
-            self._renamed(*places, moved=moved, replaced=replaced)
+            self._places.forget()
+            self._renamed(*places, moved=moved, replaced=replaced is not None)
         return error
 
     # ---- what is where
@@ -393,39 +395,22 @@ class Gate:
             return None
         return self._memory.unpack(abi.FILESTAT, self._scratch)
 
-    def _leads_to_hidden(self, fd: int, path: int, length: int) -> bool:
-        """Whether a link that the host made leads to a hidden name; guests cannot make one."""
-        found = self._look(fd, 0, path, length)
-        if found is None or found[2] != abi.SYMBOLIC_LINK:
+    def _leads_to_hidden(self, at: Descriptor | None, name: bytes) -> bool:
+        """Whether a link that the host left in the folder leads to a hidden name; guests cannot make one."""
+        if at is None or at.mount is None:
             return False
-        at, name = self._fds.get(fd), self._memory.read(path, length)
-        if at is None or at.mount is None or name is None:
-            return False
-        host = posixpath.join(at.mount.host_path, at.path, os.fsdecode(name))
+        host = os.path.join(at.mount.host_path, at.path, os.fsdecode(name))
+        try:
+            os.readlink(host)
+        except (OSError, ValueError):
+            return False  # no link, as nearly always
         return self._hides(os.fsencode(os.path.realpath(host)))
 
     def _place(self, fd: int, name: bytes) -> tuple[Mount | None, str]:
         at = self._fds.get(fd)
         if at is None or at.mount is None:
             return None, ""
-        return at.mount, self._locate(at, name) if at.mount.journaled else ""
-
-    def _locate(self, at: Descriptor, name: bytes, *, follow: bool = False) -> str:
-        """Where a name really lies in the workspace, links resolved, for the report alone."""
-        assert at.mount is not None
-        joined = posixpath.join(at.path, name.decode("utf-8", "replace"))
-        parent, last = posixpath.split(joined.rstrip("/"))
-        root = at.mount.host_path
-        if follow and os.path.islink(os.path.join(root, joined)):
-            return _relative(os.path.realpath(os.path.join(root, joined)), root)
-        if last in ("", ".", ".."):
-            return _relative(os.path.realpath(os.path.join(root, joined)), root)
-        if not parent:
-            return last
-        real = self._parents.get(parent)
-        if real is None:
-            real = self._parents[parent] = _relative(os.path.realpath(os.path.join(root, parent)), root)
-        return posixpath.join(real, last)
+        return at.mount, self._places.find(at.path, name) if at.mount.journaled else ""
 
     def _renamed(
         self,
@@ -433,21 +418,21 @@ class Gate:
         target: tuple[Mount | None, str],
         *,
         moved: tuple[int, ...] | None,
-        replaced: tuple[int, ...] | None,
+        replaced: bool,
     ) -> None:
         if target[0] is not None and not target[0].journaled:
             self.touched_tmp = True
         if not (source[0] and source[0].journaled and target[0] and target[0].journaled):
             return  # wasmtime renames only inside one mount
+        old, new = source[1], target[1]
         if moved is None or moved[2] != abi.DIRECTORY:
-            self.journal.moved(source[1], target[1], replaced=replaced is not None)
+            self.journal.moved(old, new, replaced=replaced)
         else:
-            for inside in _files_below(os.path.join(target[0].host_path, target[1]), self._call):
-                old, new = posixpath.join(source[1], inside), posixpath.join(target[1], inside)
-                self.journal.moved(old, new, replaced=False)
+            for inside in self._places.files_below(new, self._call.check):
+                self.journal.moved(f"{old}/{inside}", f"{new}/{inside}", replaced=False)
         for held in self._fds.values():
-            if held.path == source[1] or held.path.startswith(source[1] + "/"):
-                held.path = target[1] + held.path[len(source[1]) :]
+            if held.path == old or held.path.startswith(f"{old}/"):
+                held.path = new + held.path[len(old) :]
 
     # ---- time and the end
 
@@ -469,20 +454,3 @@ class Gate:
             return None
         answer = self._memory.unpack(abi.U64, self._scratch)
         return None if answer is None else int(answer[0])
-
-
-def _relative(path: str, root: str) -> str:
-    """A path below the real root, as the report names it; empty for the root itself."""
-    inside = os.path.relpath(path, os.path.realpath(root))
-    return "" if inside == "." or inside.startswith("..") else inside
-
-
-def _files_below(folder: str, call: Call) -> list[str]:
-    """The files of a folder that was renamed, relative to it; as long as its walk takes."""
-    found = []
-    for base, folders, names in os.walk(folder):
-        call.check()
-        links = [name for name in folders if os.path.islink(os.path.join(base, name))]
-        relative = os.path.relpath(base, folder)
-        found += [posixpath.normpath(posixpath.join(relative, name)) for name in (*names, *links)]
-    return found

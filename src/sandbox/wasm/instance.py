@@ -114,7 +114,9 @@ class Instance:
             watchdog.remove(call)
         return self._ending(call, error, trap)
 
-    def run_job(self, job: bytes, source: bytes, *, call: Call, streams: Streams, limits: DiskLimits) -> Ending:
+    def run_job(
+        self, job: bytes, source: bytes, *, call: Call, streams: Streams, limits: DiskLimits
+    ) -> Ending:
         """Run a line of Python in the guest, which asks for `job` when it wants it."""
         call.channel = Channel(job, self.memory, self.allocate)
         call.gate = self.gate

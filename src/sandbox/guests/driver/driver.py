@@ -15,12 +15,16 @@ import random
 import struct
 import sys
 import types
+from collections.abc import Callable
+from typing import Any
 
 CODE_PATH = "/app/user_code.py"
 WORKSPACE = "/app"
-MOST_VALUE_CHARACTERS = 10_000
 OUT_OF_MEMORY = 1  # a flag of the report
 HAS_VALUE = 2
+
+Job = dict[str, Any]
+Report = tuple[int, int, str]  # exit code, flags, a text
 
 # Imported once, when an image is made: what most programs import costs them nothing then.
 COMMON_MODULES = (
@@ -57,12 +61,12 @@ COMMON_MODULES = (
 )
 
 
-def host_call(request):
+def host_call(request: bytes) -> bytes:
     """Replaced by the guest's own channel when the driver is loaded there."""
     raise NotImplementedError(request)
 
 
-def serve():
+def serve() -> None:
     """Ask for a job, do it, report."""
     job = marshal.loads(host_call(b"J"))
     code, flags, value = JOBS[job["kind"]](job)
@@ -73,7 +77,7 @@ def serve():
 # ---- making an image
 
 
-def prepare(job):
+def prepare(job: Job) -> Report:
     """Import what an image holds; the value names the module that failed and why."""
     for name in (*COMMON_MODULES, *job["preload"]):
         try:
@@ -92,7 +96,7 @@ def prepare(job):
 # ---- running code
 
 
-def check(job):
+def check(job: Job) -> Report:
     """Whether code compiles."""
     try:
         compile(job["code"], CODE_PATH, "exec", dont_inherit=True)
@@ -101,7 +105,7 @@ def check(job):
     return 0, 0, ""
 
 
-def run(job):
+def run(job: Job) -> Report:
     """Run code as `__main__` in a fresh namespace."""
     renew(job)
     main = fresh_main()
@@ -109,21 +113,20 @@ def run(job):
     return finish(code), flags, ""
 
 
-def fresh_main():
+def fresh_main() -> types.ModuleType:
     """A new `__main__`, as if the interpreter had just started on the file."""
     main = types.ModuleType("__main__")
-    main.__file__ = CODE_PATH
-    main.__builtins__ = builtins
+    main.__dict__.update(__file__=CODE_PATH, __builtins__=builtins)
     sys.modules["__main__"] = main
     return main
 
 
-def compile_code(source):
+def compile_code(source: bytes) -> types.CodeType:
     """Compile the code as the file that it is kept in."""
     return compile(source, CODE_PATH, "exec", dont_inherit=True)
 
 
-def guarded(action):
+def guarded(action: Callable[[], object]) -> tuple[int, int]:
     """Do it as the interpreter would at the top level: an exit code, and the flags of the report."""
     try:
         action()
@@ -135,7 +138,7 @@ def guarded(action):
     return 0, 0
 
 
-def exit_code(code):
+def exit_code(code: object) -> int:
     """What `sys.exit(code)` means."""
     if code is None:
         return 0
@@ -148,7 +151,7 @@ def exit_code(code):
     return 1
 
 
-def show(error):
+def show(error: BaseException) -> None:
     """Print a traceback without the driver's own frames."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_globals is globals():
@@ -160,7 +163,7 @@ def show(error):
         sys.__excepthook__(type(error), error, trace)
 
 
-def finish(code):
+def finish(code: int) -> int:
     """Do what an interpreter does at its end: exit functions, then the last output."""
     try:
         atexit._run_exitfuncs()
@@ -177,7 +180,7 @@ def finish(code):
 # ---- nothing of the image's past
 
 
-def renew(job):
+def renew(job: Job) -> None:
     """Give the interpreter its own randomness, environment and arguments."""
     random.seed()
     legacy = sys.modules.get("numpy.random.mtrand")
@@ -185,14 +188,14 @@ def renew(job):
         legacy.seed()
     tempfile = sys.modules.get("tempfile")
     if tempfile is not None:
-        tempfile._name_sequence = None
+        tempfile.__dict__["_name_sequence"] = None
     set_environment(job["env"])
     sys.argv = [CODE_PATH, *job["args"]]
     if job["streaming"]:
-        sys.stdout.reconfigure(line_buffering=True)
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
 
 
-def set_environment(env):
+def set_environment(env: dict[str, str]) -> None:
     """Make `os.environ` exactly this."""
     current = os.environ
     if dict(current) != env:
