@@ -132,6 +132,7 @@ def test_a_limit_has_its_exit_code_and_a_note(sandbox, given, expected):
     code, *limit = given
     done = sandbox("run", "-c", code, *limit)
     assert (done.returncode, done.stderr.decode().splitlines()[-1]) == expected
+    assert b"event=" not in done.stderr
 
 
 def test_output_past_the_limit_is_dropped_with_a_note(sandbox, tmp_path):
@@ -193,11 +194,7 @@ WRONG_USAGE = {
 }
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    WRONG_USAGE.items(),
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
+@pytest.mark.parametrize(("words", "said"), WRONG_USAGE.items(), ids=map(" ".join, WRONG_USAGE))
 def test_wrong_usage_is_one_sentence_and_exit_code_2(sandbox, words, said):
     done = sandbox(*words)
     assert (done.returncode, done.stdout) == (2, b"")
@@ -233,6 +230,15 @@ def test_a_missing_guest_is_one_sentence(sandbox, tmp_path):
     assert sentence(done) == (
         f"sandbox: there is no guest at {tmp_path / 'nowhere'}; correct SANDBOX_GUEST, or unset it"
     )
+
+
+def test_an_unusable_cache_is_one_note_and_no_obstacle(sandbox, tmp_path):
+    (tmp_path / "cache").write_text("")
+    guest = str(tmp_path / "nowhere")
+    done = sandbox("run", "-c", "1", SANDBOX_CACHE=str(tmp_path / "cache"), SANDBOX_GUEST=guest)
+    first, second = done.stderr.decode().splitlines()
+    assert first.startswith(f"sandbox: cache.unusable {tmp_path / 'cache'}: ")
+    assert second.startswith(f"sandbox: there is no guest at {guest}")
 
 
 def test_the_policy_that_is_shown_can_be_given_back(sandbox, tmp_path):
