@@ -157,17 +157,23 @@ def supervisor_of(layout: Layout, agent_id: str) -> Process | None:
 
 
 def wait_until_ready(layout: Layout, launch: Launch) -> None:
-    """Wait until the agent has its prompt, so that nothing gets there before it; bounded by its grace."""
+    """Wait until the agent has its prompt, so that nothing gets there before it, or until it ended."""
     deadline = time.monotonic() + launch.ready_seconds + HEARTBEAT_SECONDS
-    while time.monotonic() < deadline and not read_record(layout, launch.agent_id).get("ready"):
+    while time.monotonic() < deadline:
+        record = read_record(layout, launch.agent_id)
+        if record.get("ready") or record.get("state") == "exited":
+            return
         time.sleep(POLL_SECONDS)
 
 
 def read_log(layout: Layout, agent_id: str, tail: int | None) -> bytes:
     """What the pane printed, the older generation first; the last `tail` lines of it when given."""
     name = _log_path(layout, agent_id).name
-    with _logs_folder(layout) as folder:
-        printed = b"".join(_read_all(part, folder) for part in (f"{name}.1", name))
+    try:
+        with _logs_folder(layout) as folder:
+            printed = b"".join(_read_all(part, folder) for part in (f"{name}.1", name))
+    except OSError:
+        return b""  # sandboxed code can remove its logs, or put something else in their place
     if tail is None:
         return printed
     return b"".join(printed.splitlines(keepends=True)[-tail:]) if tail else b""
@@ -176,8 +182,11 @@ def read_log(layout: Layout, agent_id: str, tail: int | None) -> bytes:
 def follow_log(layout: Layout, agent_id: str, is_over: Callable[[], bool]) -> Iterator[bytes]:
     """What is printed from now on; b"" when nothing was for a while, and the end when `is_over` says so."""
     name = _log_path(layout, agent_id).name
-    with _logs_folder(layout) as folder:
-        yield from _follow(name, folder, is_over)
+    try:
+        with _logs_folder(layout) as folder:
+            yield from _follow(name, folder, is_over)
+    except OSError:
+        return  # as for read_log
 
 
 def _follow(name: str, folder: int, is_over: Callable[[], bool]) -> Iterator[bytes]:

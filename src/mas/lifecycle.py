@@ -146,7 +146,7 @@ def end_agents(place: Place, layout: Layout) -> None:
 
 def remove_workspace(place: Place, layout: Layout) -> None:
     """Remove the folder of a run, also one that is not there."""
-    from sandbox.sessions import delete_session_workspace
+    from sandbox.sessions.lifecycle import delete_session_workspace
 
     if layout.folder.exists():
         delete_session_workspace(layout.session_id, layout.sandbox_root, logger=place.logger)

@@ -20,6 +20,7 @@ from mas.errors import (
     RunActive,
     RunNotActive,
     RunNotFound,
+    WorkspaceFailed,
 )
 from mas.lifecycle import Place, undoing
 from mas.locks import lock_folder
@@ -228,10 +229,17 @@ class Runs:
 
     def sandbox(self, session_id: str) -> BaseSandbox:
         """The run's sandbox, to be closed by the caller; RunNotFound."""
-        from sandbox.sessions import get_session_sandbox
-
         layout = self._layout(session_id)
-        return get_session_sandbox(session_id, workspace_root=layout.sandbox_root, logger=self._place.logger)
+        if not layout.folder.is_dir():
+            raise WorkspaceFailed(layout.folder, "the folder of this session is gone")
+        from sandbox.sessions.lifecycle import get_session_sandbox
+
+        return get_session_sandbox(
+            session_id,
+            workspace_root=layout.sandbox_root,
+            host_only=workspace.CONTROL_FILES,
+            logger=self._place.logger,
+        )
 
     def list_files(self, session_id: str, *, pattern: str | None = None) -> tuple[str, ...]:
         """The files of the run's sandbox, control files left out; RunNotFound."""
