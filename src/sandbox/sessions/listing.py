@@ -18,13 +18,14 @@ if TYPE_CHECKING:
 
 # Inode and time of a metadata file: every refresh puts another file in its place.
 Stamp = tuple[int, int]
-Problem = Literal["no_metadata", "corrupted_metadata", "symlink"]
-SessionState = Literal["idle", "in_use", "legacy", "corrupted", "symlink"]
+Problem = Literal["no_metadata", "corrupted_metadata", "symlink", "unreadable"]
+SessionState = Literal["idle", "in_use", "legacy", "corrupted", "symlink", "unreadable"]
 
 _STATES: dict[Problem, SessionState] = {
     "no_metadata": "legacy",
     "corrupted_metadata": "corrupted",
     "symlink": "symlink",
+    "unreadable": "unreadable",
 }
 
 
@@ -76,7 +77,7 @@ def list_sessions(
 
 
 def survey(root_fd: int, *, uuids_only: bool = True) -> Iterator[Found]:
-    """Every session folder under a root, in no order; PermissionError where one cannot be read."""
+    """Every session folder under a root, in no order."""
     with os.scandir(root_fd) as entries:
         for entry in entries:
             if is_canonical_uuid(entry.name):
@@ -90,7 +91,10 @@ def survey(root_fd: int, *, uuids_only: bool = True) -> Iterator[Found]:
 
 def examine(session_id: str, root_fd: int) -> Found:
     """What the metadata of one session folder says."""
-    data, stamp = _metadata_bytes(session_id, root_fd)
+    try:
+        data, stamp = _metadata_bytes(session_id, root_fd)
+    except PermissionError:
+        return Found(session_id, None, "unreadable")
     if stamp is None:
         return Found(session_id, None, "no_metadata")
     try:
@@ -153,7 +157,7 @@ def _describe(found: Found, root_fd: int, now: datetime, *, sizes: bool) -> Sess
 def _look_at(found: Found, root_fd: int, *, sizes: bool) -> tuple[SessionState, int | None]:
     """The state and the size of a session that may go at any moment."""
     state = _STATES[found.problem] if found.problem else "idle"
-    if found.problem == "symlink":
+    if found.problem in {"symlink", "unreadable"}:
         return state, None
     try:
         with tree.closing_fd(tree.open_folder(found.session_id, root_fd)) as fd:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    # (session id, root descriptor, descriptor of the locked session)
+    Before = Callable[[str, int, int], object]
+
 DEFAULT_HOURS = 24.0
 MAX_WAITING = 64
 AGE_REASON = "max_age_hours"
@@ -69,9 +72,31 @@ def prune_sessions(
     retention = _retention(older_than_hours, policy)
     if max_deletions is not None and max_deletions < 0:
         raise ValueError(f"max_deletions is {max_deletions!r}: it must not be negative")
-    root = root_path(workspace_root)
+    return run_prune(
+        retention,
+        root_path(workspace_root),
+        logger or SandboxLogger(),
+        dry_run=dry_run,
+        max_deletions=max_deletions,
+        workers=workers,
+        progress=progress,
+    )
+
+
+def run_prune(
+    retention: RetentionPolicy,
+    root: Path,
+    logger: SandboxLogger,
+    *,
+    dry_run: bool,
+    before: Before | None = None,
+    max_deletions: int | None = None,
+    workers: int = 1,
+    progress: Callable[[int, int], object] | None = None,
+) -> PruneResult:
+    """Prune with a step before each deletion; a session for which it raises OSError stays."""
     with open_root(root) as root_fd:
-        prune = _Prune(root, root_fd, retention, logger or SandboxLogger(), dry_run=dry_run)
+        prune = _Prune(root, root_fd, retention, logger, before, dry_run=dry_run)
         return prune.run(max_deletions, workers, progress)
 
 
@@ -148,10 +173,17 @@ class _Prune:
     """One run: everything is decided in one order, so that a dry run decides the same."""
 
     def __init__(
-        self, root: Path, root_fd: int, retention: RetentionPolicy, logger: SandboxLogger, *, dry_run: bool
+        self,
+        root: Path,
+        root_fd: int,
+        retention: RetentionPolicy,
+        logger: SandboxLogger,
+        before: Before | None,
+        *,
+        dry_run: bool,
     ) -> None:
         self.root, self.root_fd, self.retention = root, root_fd, retention
-        self.logger, self.dry_run = logger, dry_run
+        self.logger, self.before, self.dry_run = logger, before, dry_run
         self.now = datetime.now(UTC)
         self.deleted: list[str] = []
         self.skipped: list[str] = []
@@ -183,15 +215,14 @@ class _Prune:
 
     def _dated_sessions(self) -> list[Found]:
         dated = []
-        for found in self._survey():
+        for found in survey(self.root_fd):
             if found.problem is None:
                 dated.append(found)
+            elif found.problem == "unreadable":
+                self._fail(found.session_id, "its metadata cannot be read: permission denied")
             else:
                 self._skip(found.session_id, found.problem)
         return sorted(dated, key=lambda found: (found.updated_at, found.session_id))
-
-    def _survey(self) -> list[Found]:
-        return list(survey(self.root_fd))
 
     def _holdings(self, sessions: list[Found]) -> Holdings:
         total = 0
@@ -218,14 +249,18 @@ class _Prune:
         session_id = found.session_id
         try:
             fd = locks.try_exclusive(session_id, self.root_fd)
-            if fd is None:
-                self._skip(session_id, "in_use")
-                return None
-            return self._take_locked(found, reason, fd, removals)
         except FileNotFoundError:
             return None  # somebody else deleted it
         except OSError as error:
-            self._fail(session_id, error)
+            self._fail(session_id, str(error))
+            return None
+        if fd is None:
+            self._skip(session_id, "in_use")
+            return None
+        try:
+            return self._take_locked(found, reason, fd, removals)
+        except OSError as error:
+            self._fail(session_id, str(error))
             return None
 
     def _take_locked(self, found: Found, reason: str, fd: int, removals: _Removals) -> int | None:
@@ -238,6 +273,8 @@ class _Prune:
             size = measure_session(session_id, self.root_fd, fd)
             self._log_candidate(found, reason, size)
             if not self.dry_run:
+                if self.before is not None:
+                    self.before(session_id, self.root_fd, fd)
                 leaving = removal.take_away(session_id, self.root_fd, fd)
         finally:
             if leaving is None:
@@ -252,7 +289,7 @@ class _Prune:
     def _settle(self, candidate: _Candidate, error: OSError | None) -> None:
         """Record one candidate: gone, to go, or gone from sight but not from the disk."""
         if error is not None:
-            self._fail(candidate.session_id, error)
+            self._fail(candidate.session_id, str(error))
             return
         if not self.dry_run:
             self.logger.info("session.prune.deleted", session_id=candidate.session_id)
@@ -260,9 +297,9 @@ class _Prune:
         self.reasons[candidate.session_id] = candidate.reason
         self.reclaimed += candidate.size
 
-    def _fail(self, session_id: str, error: OSError) -> None:
-        self.errors[session_id] = str(error)
-        self.logger.error("session.prune.error", session_id=session_id, error=str(error))
+    def _fail(self, session_id: str, error: str) -> None:
+        self.errors[session_id] = error
+        self.logger.error("session.prune.error", session_id=session_id, error=error)
 
     def _still_to_go(self, found: Found, reason: str) -> bool:
         """Whether the reason still holds now that nobody can use the session."""
