@@ -45,7 +45,7 @@ TAGS = [
 server = APIRouter(tags=["server"])
 
 
-@server.get("/health")
+@server.get("/health", response_description="It does.")
 def check_health() -> Health:
     """Whether the server answers; asks for no token."""
     return Health(version=version("session-sandbox"))

@@ -40,6 +40,7 @@ async def read_body(request: Request) -> bytes:
 @router.post(
     "/sessions/{sessionId}/execute",
     dependencies=[Depends(require_json)],
+    response_description="What the program did.",
     responses=responses(404, 409, 413, 415, 422, 503),
 )
 def execute_code(runs: TheRuns, session_id: OneSession, execution: Execution) -> SandboxResult:
@@ -56,7 +57,7 @@ def execute_code(runs: TheRuns, session_id: OneSession, execution: Execution) ->
         )
 
 
-@router.get("/sessions/{sessionId}/files", responses=responses(404, 422))
+@router.get("/sessions/{sessionId}/files", response_description="The files.", responses=responses(404, 422))
 def list_files(
     runs: TheRuns,
     session_id: OneSession,
@@ -71,6 +72,7 @@ def list_files(
 @router.get(
     "/sessions/{sessionId}/files/{path:path}",
     response_class=FileResponse,
+    response_description="The content.",
     responses={200: {"content": {FileResponse.media_type: BYTES}}, **responses(404, 422)},
 )
 def read_file(runs: TheRuns, session_id: OneSession, path: FilePath) -> FileResponse:
@@ -80,7 +82,8 @@ def read_file(runs: TheRuns, session_id: OneSession, path: FilePath) -> FileResp
 
 @router.put(
     "/sessions/{sessionId}/files/{path:path}",
-    openapi_extra={"requestBody": {"required": True, "content": {FileResponse.media_type: BYTES}}},
+    openapi_extra={"requestBody": {"content": {FileResponse.media_type: BYTES}}},
+    response_description="It is written.",
     responses=responses(404, 409, 413, 422, 507),
 )
 def write_file(
@@ -91,7 +94,11 @@ def write_file(
     return Written(path=path, size=len(body))
 
 
-@router.delete("/sessions/{sessionId}/files/{path:path}", responses=responses(404, 409, 422))
+@router.delete(
+    "/sessions/{sessionId}/files/{path:path}",
+    response_description="It is gone.",
+    responses=responses(404, 409, 422),
+)
 def delete_file(
     runs: TheRuns,
     session_id: OneSession,

@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 import mas.errors as runs
 import sandbox.errors as sandboxes
@@ -154,11 +155,20 @@ def _answer_error(_request: Request, error: Exception) -> ProblemResponse:
     return problem(status, getattr(error, "strerror", None) or type(error).__name__)
 
 
-def _answer_http(_request: Request, error: Exception) -> ProblemResponse:
+def _answer_http(request: Request, error: Exception) -> ProblemResponse:
     assert isinstance(error, HTTPException)  # noqa: S101 - narrows the type; registered for this class only
     if error.status_code == HTTPStatus.BAD_REQUEST:  # FastAPI's word for a body that it could not decode
         return problem(422, "the body is no JSON in UTF-8", code="invalid-request")
+    if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        allowed = ", ".join(_methods(request))
+        return problem(405, f"this address takes {allowed}", headers={"Allow": allowed})
     return problem(error.status_code, str(error.detail), headers=error.headers)
+
+
+def _methods(request: Request) -> list[str]:
+    """Every method of an address; the router itself knows only those of the first route that fits."""
+    fitting = [route for route in request.app.routes if route.matches(request.scope)[0] is not Match.NONE]
+    return sorted({method for route in fitting for method in getattr(route, "methods", None) or ()})
 
 
 def _answer_invalid(_request: Request, error: Exception) -> ProblemResponse:

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Header, Path, Query, Response
+from fastapi import APIRouter, Body, Depends, Header, Path, Query, Response
 from fastapi.exceptions import HTTPException
 from fastapi.requests import Request
 from fastapi.responses import PlainTextResponse
@@ -46,12 +46,34 @@ IdempotencyKey = Annotated[
     str | None,
     Header(
         alias="Idempotency-Key",
-        description="Of the client's choice. For a day the same key gives the same run, so that one can retry.",
+        description="Of the client's choice. For a day, the same key gives the same run.",
         min_length=1,
         max_length=255,
         pattern=r"^[\x21-\x7e]+$",
     ),
 ]
+
+SMALL_TEAM = {
+    "summary": "One unit of a manager and a worker",
+    "value": {
+        "sessionMode": "isolated",
+        "agents": {
+            "units": [
+                {
+                    "unitId": 1,
+                    "manager": {"id": "10", "prompt": "You lead the design."},
+                    "workers": [{"id": "11", "prompt": "You write the requirements."}],
+                }
+            ]
+        },
+    },
+}
+SHORT_MESSAGE = {
+    "summary": "A line for agent 11",
+    "value": {"target": "11", "text": "Read workflows/README.md."},
+}
+Team = Annotated[RunConfig, Body(openapi_examples={"small": SMALL_TEAM})]
+OneMessage = Annotated[Message, Body(openapi_examples={"short": SHORT_MESSAGE})]
 
 router = APIRouter()
 json_body = Depends(require_json)
@@ -62,9 +84,10 @@ json_body = Depends(require_json)
     tags=["runs"],
     status_code=201,
     dependencies=[json_body],
+    response_description="The session, running.",
     responses=responses(409, 413, 415, 422, 503),
 )
-def create_run(runs: TheRuns, config: RunConfig, idempotency_key: IdempotencyKey = None) -> Run:
+def create_run(runs: TheRuns, config: Team, idempotency_key: IdempotencyKey = None) -> Run:
     """Make a session and start its agents, all or nothing.
 
     Answers once every pane's process exists; each agent gets its prompt when it is ready.
@@ -72,7 +95,12 @@ def create_run(runs: TheRuns, config: RunConfig, idempotency_key: IdempotencyKey
     return runs.create(config, idempotency_key=idempotency_key)
 
 
-@router.get("/sessions", tags=["sessions"], responses=responses(422))
+@router.get(
+    "/sessions",
+    tags=["sessions"],
+    response_description="A page of the sessions, and how many match.",
+    responses=responses(422),
+)
 def list_sessions(
     runs: TheRuns,
     status: Annotated[Literal["active", "stopped", "error"] | None, Query(description="Only these.")] = None,
@@ -85,26 +113,45 @@ def list_sessions(
     return runs.list(status=status, limit=limit, offset=offset)
 
 
-@router.get("/sessions/{sessionId}", tags=["sessions"], responses=responses(404, 422))
+@router.get(
+    "/sessions/{sessionId}",
+    tags=["sessions"],
+    response_description="The session.",
+    responses=responses(404, 422),
+)
 def show_session(runs: TheRuns, session_id: OneSession) -> RunDetails:
     """One session with its windows and agents as they are now."""
     return runs.show(session_id)
 
 
-@router.post("/sessions/{sessionId}/stop", tags=["sessions"], responses=responses(404, 422, 503))
+@router.post(
+    "/sessions/{sessionId}/stop",
+    tags=["sessions"],
+    response_description="It is stopped.",
+    responses=responses(404, 422, 503),
+)
 def stop_session(runs: TheRuns, session_id: OneSession) -> Stopped:
     """End the agents and every process that they started; the workspace stays. May be repeated."""
     return runs.stop(session_id)
 
 
-@router.post("/sessions/{sessionId}/restore", tags=["sessions"], responses=responses(404, 409, 422, 503))
+@router.post(
+    "/sessions/{sessionId}/restore",
+    tags=["sessions"],
+    response_description="The session, running again.",
+    responses=responses(404, 409, 422, 503),
+)
 def restore_session(runs: TheRuns, session_id: OneSession) -> Run:
     """Start the agents of a stopped session again, in the workspace that was kept."""
     return runs.restore(session_id)
 
 
 @router.delete(
-    "/sessions/{sessionId}", tags=["sessions"], status_code=204, responses=responses(404, 409, 422)
+    "/sessions/{sessionId}",
+    tags=["sessions"],
+    status_code=204,
+    response_description="It is gone.",
+    responses=responses(404, 409, 422),
 )
 def delete_session(runs: TheRuns, session_id: OneSession) -> Response:
     """Remove a stopped session with everything in its workspace. It cannot be taken back."""
@@ -117,16 +164,20 @@ def delete_session(runs: TheRuns, session_id: OneSession) -> Response:
     tags=["agents"],
     status_code=202,
     dependencies=[json_body],
+    response_description="The text was typed.",
     responses=responses(404, 409, 413, 415, 422, 503),
 )
-def send_message(runs: TheRuns, session_id: OneSession, message: Message) -> Accepted:
+def send_message(runs: TheRuns, session_id: OneSession, message: OneMessage) -> Accepted:
     """Type a text into an agent's pane exactly as it is, then press Enter unless `submit` is false."""
     runs.send(session_id, message.target, message.text, submit=message.submit)
     return Accepted(session_id=session_id, target=message.target, characters=len(message.text))
 
 
 @router.post(
-    "/sessions/{sessionId}/agents/{agentId}/restart", tags=["agents"], responses=responses(404, 409, 422, 503)
+    "/sessions/{sessionId}/agents/{agentId}/restart",
+    tags=["agents"],
+    response_description="The agent, starting.",
+    responses=responses(404, 409, 422, 503),
 )
 def restart_agent(runs: TheRuns, session_id: OneSession, agent_id: OneAgent) -> AgentView:
     """End one agent with its processes, and start it again in its pane."""
@@ -137,6 +188,7 @@ def restart_agent(runs: TheRuns, session_id: OneSession, agent_id: OneAgent) -> 
     "/sessions/{sessionId}/logs/{agentId}",
     tags=["agents"],
     response_class=PlainTextResponse,
+    response_description="The log.",
     responses=responses(404, 422),
 )
 def read_log(
@@ -153,6 +205,7 @@ def read_log(
     "/sessions/{sessionId}/output/{agentId}",
     tags=["agents"],
     response_class=EventStream,
+    response_description="Events, for as long as the session runs.",
     responses=responses(404, 422),
 )
 def follow_output(runs: TheRuns, session_id: OneSession, agent_id: OneAgent) -> EventStream:
