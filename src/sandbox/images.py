@@ -9,12 +9,13 @@ import marshal
 import struct
 import threading
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
 from sandbox.errors import GuestRejected, PolicyValidationError, PreloadFailed
 from sandbox.progress import progress
 from sandbox.scratch import scratch
-from sandbox.wasm import threads
+from sandbox.wasm import abi, threads
 from sandbox.wasm.call import Call
 from sandbox.wasm.engine import engine
 from sandbox.wasm.gate import Mount, Streams
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from sandbox.cache import Cache
     from sandbox.events import SandboxLogger
     from sandbox.guests.cpython import Guest
+    from sandbox.wasm.memory import Memory
 
 FORMAT = 1  # raise it when the layout of an image file changes
 HEADER_BYTES = 4096
@@ -38,6 +40,9 @@ BUILD_MEMORY_BYTES = 4 << 30
 SCRATCH_BYTES = 4096
 BUILD_SECONDS = 3
 KEPT_BUILD_OUTPUT = 1 << 16
+# Of CPython where a pointer has 32 bits; the count is the first field of an object.
+IMMORTAL_COUNT = 5 << 28
+LEAST_IMMORTAL_COUNT = 1 << 30
 SERVE = b"__import__('_sandbox_driver').serve()"
 # Beside the policy's own: what programs look for and what no policy needs to say.
 BASE_ENV = {"HOME": "/tmp", "TMPDIR": "/tmp", "MPLBACKEND": "agg", "MPLCONFIGDIR": "/tmp/matplotlib"}  # noqa: S108
@@ -212,11 +217,26 @@ def _start_driver(instance: Instance, guest: Guest) -> None:
 
 def _step(instance: Instance, guest: Guest, source: bytes, job: bytes) -> bytes:
     streams, call = _silence(), Call()
-    ending = instance.run_job(job, source, call=call, streams=streams, limits=DiskLimits())
+    ending = instance.run_job(
+        job,
+        source,
+        call=call,
+        streams=streams,
+        limits=DiskLimits(),
+        pin=partial(_make_immortal, instance.memory),
+    )
     if ending.status != 0:
         reason = f"its interpreter does not start ({streams[2].text().strip() or ending.trap})"
         raise GuestRejected(guest.module, reason, remedy="use the guest of `sandbox warmup`")
     return call.channel.report
+
+
+def _make_immortal(memory: Memory, addresses: bytes) -> None:
+    """Give objects, while they are alive, a reference count that CPython leaves alone from then on."""
+    for (address,) in abi.U32.iter_unpack(addresses):
+        count = memory.unpack(abi.U32, address)
+        if count is not None and 0 < count[0] < LEAST_IMMORTAL_COUNT:
+            memory.pack(abi.U32, address, IMMORTAL_COUNT)
 
 
 def _silence() -> Streams:

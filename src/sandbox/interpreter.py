@@ -17,6 +17,7 @@ from sandbox.wasm.streams import Input, Output
 
 if TYPE_CHECKING:
     import threading
+
     from sandbox.cache import Cache
     from sandbox.events import SandboxLogger
     from sandbox.images import Image

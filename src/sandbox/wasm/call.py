@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _running = threading.local()
 
 
-class Stop(Exception):  # noqa: N818 - it ends a guest, it reports no error
+class Stop(Exception):
     """Raised inside a host function to end the guest; it never leaves the host function."""
 
 

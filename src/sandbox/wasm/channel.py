@@ -15,6 +15,7 @@ DONE = 0
 FAULT = -2 & 0xFFFFFFFF
 ASK_JOB = b"J"
 REPORT = b"R"
+PIN = b"P"
 MOST_REPORT_BYTES = 1 << 20
 
 
@@ -24,15 +25,22 @@ class Channel:
     The guest can say anything here, at any time: a report is bytes for the caller to distrust.
     """
 
-    def __init__(self, job: bytes, memory: Memory, allocate: Callable[[int], int]) -> None:
+    def __init__(
+        self,
+        job: bytes,
+        memory: Memory,
+        allocate: Callable[[int], int],
+        pin: Callable[[bytes], None] | None = None,
+    ) -> None:
         self._job = job
+        self._pin = pin  # what to do with the addresses of objects, while an image is made
         self._memory = memory
         self._allocate = allocate
         self.report = b""
 
     def answer(self, address: int, length: int, out_address: int, out_length: int) -> int:
         """Answer one request: 0, or a fault where it is not understood."""
-        if length > MOST_REPORT_BYTES:
+        if length > MOST_REPORT_BYTES and self._pin is None:
             return FAULT
         request = self._memory.read(address, length)
         if not request or not self._memory.within(out_address, 4) or not self._memory.within(out_length, 4):
@@ -41,6 +49,9 @@ class Channel:
             return self._reply(self._job, out_address, out_length)
         if request[:1] == REPORT:
             self.report = request[1:]
+            return self._reply(b"", out_address, out_length)
+        if request[:1] == PIN and self._pin is not None:
+            self._pin(request[1:])
             return self._reply(b"", out_address, out_length)
         return FAULT
 

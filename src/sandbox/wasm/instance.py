@@ -17,7 +17,7 @@ from sandbox.wasm.gate import Gate
 from sandbox.wasm.memory import Memory
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from sandbox.wasm.gate import Mount, Streams
     from sandbox.wasm.names import HostOnlyNames
@@ -115,10 +115,17 @@ class Instance:
         return self._ending(call, error, trap)
 
     def run_job(
-        self, job: bytes, source: bytes, *, call: Call, streams: Streams, limits: DiskLimits
+        self,
+        job: bytes,
+        source: bytes,
+        *,
+        call: Call,
+        streams: Streams,
+        limits: DiskLimits,
+        pin: Callable[[bytes], None] | None = None,
     ) -> Ending:
         """Run a line of Python in the guest, which asks for `job` when it wants it."""
-        call.channel = Channel(job, self.memory, self.allocate)
+        call.channel = Channel(job, self.memory, self.allocate, pin)
         call.gate = self.gate
         self.gate.begin(call, streams, limits)
         with call:
