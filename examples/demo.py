@@ -27,7 +27,8 @@ sales = pd.DataFrame({
     "shop": ["north"] * 4 + ["south"] * 4,
     "sold": [120, 135, 160, 210, 80, 95, 130, 190],
 })
-table = sales.pivot(index="month", columns="shop", values="sold").loc[["Jan", "Feb", "Mar", "Apr"]]
+table = sales.pivot(index="month", columns="shop", values="sold")
+table = table.loc[["Jan", "Feb", "Mar", "Apr"]]
 table.to_csv("sales.csv")
 table.plot.bar(title="Sales", rot=0)
 plt.savefig("sales.png")
@@ -54,8 +55,8 @@ console = Console()
 def main() -> None:
     console.rule("1. Preparing")
     console.print(
-        "The first time on a machine this fetches CPython for WebAssembly (100 MB) and compiles it,\n"
-        "which takes about two minutes. Later starts take milliseconds."
+        "The first time on a machine, CPython for WebAssembly is fetched (100 MB) and\n"
+        "compiled, which takes about two minutes. Later starts take milliseconds."
     )
     started = time.perf_counter()
     prepare()

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
@@ -18,6 +18,8 @@ __all__ = ["in_worker", "interrupts"]
 
 # A guest stops at once when asked; only a compilation takes longer, and is abandoned.
 GRACE_SECONDS = 3.0
+# The kernel may hand a signal to another thread, and then nothing wakes a main thread that waits for ever.
+SIGNAL_POLL_SECONDS = 0.1
 
 T = TypeVar("T")
 
@@ -58,4 +60,7 @@ def _abandon(number: int) -> None:
 def in_worker(job: Callable[[], T]) -> T:
     """Run `job` in a thread, so that the main thread can take signals meanwhile."""
     with ThreadPoolExecutor(max_workers=1) as pool:
-        return pool.submit(job).result()
+        future = pool.submit(job)
+        while not future.done():
+            wait([future], timeout=SIGNAL_POLL_SECONDS)
+        return future.result()

@@ -157,10 +157,11 @@ def test_output_arrives_while_the_code_runs(tmp_path):
 @pytest.mark.parametrize("code", ["while True: pass", "import time; time.sleep(60)", "input()"])
 def test_a_signal_stops_the_guest(tmp_path, code, number):
     process = start(tmp_path, "run", "-c", f"print('on', flush=True)\n{code}", stdin=subprocess.PIPE)
-    assert process.stdout.readline() == b"on\n"
-    process.send_signal(number)
-    assert process.wait(timeout=30) == 128 + number  # its stdin stays open until it has ended
-    assert process.communicate() == (b"", b"sandbox: stopped on request\n")
+    with process:
+        assert process.stdout.readline() == b"on\n"
+        process.send_signal(number)
+        assert process.wait(timeout=30) == 128 + number  # its stdin stays open until it has ended
+        assert process.communicate() == (b"", b"sandbox: stopped on request\n")
 
 
 def test_a_reader_that_goes_away_stops_the_guest(tmp_path):
