@@ -1,4 +1,4 @@
-"""A place of its own for every test of multi-agent sessions: root, tmux socket, server."""
+"""A place of its own for every test: a root, a tmux socket, a server, a logger that remembers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import sys
 import time
 import uuid
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from mas.runs import Runs
 from mas.settings import Settings
+from sandbox.events import SandboxLogger
+from sandbox.sessions import make_session
 
 PROJECT = Path(__file__).resolve().parent.parent
 DEADLINE_SECONDS = 60.0
@@ -132,3 +135,58 @@ def world(tmp_path):
     place = World(tmp_path)
     yield place
     place.close()
+
+
+class Events(list):
+    """A logger that keeps what it is told, as (level, event, fields)."""
+
+    def debug(self, event, **fields):
+        self.append(("debug", event, fields))
+
+    def info(self, event, **fields):
+        self.append(("info", event, fields))
+
+    def warning(self, event, **fields):
+        self.append(("warning", event, fields))
+
+    def error(self, event, **fields):
+        self.append(("error", event, fields))
+
+    def names(self):
+        return [event for _, event, _ in self]
+
+    def fields(self, name):
+        """The fields of every event of that name."""
+        return [fields for _, event, fields in self if event == name]
+
+    def at(self, *levels):
+        return [(event, fields) for level, event, fields in self if level in levels]
+
+
+@pytest.fixture
+def events():
+    return Events()
+
+
+@pytest.fixture
+def logger(events):
+    return SandboxLogger(events)
+
+
+@pytest.fixture
+def aged_session(tmp_path):
+    """Makes a session that was last used so many hours ago, and returns its id."""
+
+    def make(hours=48.0, root=tmp_path, session_id=None, **files):
+        def fill(folder):
+            for name, content in files.items():
+                (folder / name).write_text(content)
+
+        session_id = session_id or str(uuid.uuid4())
+        folder = make_session(session_id, root, fill=fill)
+        then = (datetime.now(UTC) - timedelta(hours=hours)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        note = folder / ".metadata.json"
+        note.write_text(json.dumps(json.loads(note.read_text()) | {"created_at": then, "updated_at": then}))
+        return session_id
+
+    return make

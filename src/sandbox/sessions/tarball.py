@@ -13,7 +13,7 @@ import sys
 import tarfile
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal
 
 from sandbox.errors import ArchiveRejected
 from sandbox.sessions import tree
@@ -71,7 +71,7 @@ class Entry:
 class Writer:
     """Adds folders to an archive; what must not come back is left out and told."""
 
-    def __init__(self, stream: IO[bytes]) -> None:
+    def __init__(self, stream: zstd.ZstdFile) -> None:
         self._tar = tarfile.open(fileobj=stream, mode="w|", format=tarfile.GNU_FORMAT)  # noqa: SIM115
         self.left_out: list[str] = []
 
@@ -124,7 +124,7 @@ class Writer:
 class Reader:
     """The entries of an archive, checked one by one; everything wrong is ArchiveRejected."""
 
-    def __init__(self, archive: Path, stream: IO[bytes], limits: Limits) -> None:
+    def __init__(self, archive: Path, stream: zstd.ZstdFile, limits: Limits) -> None:
         self._archive, self._stream, self._limits = archive, stream, limits
         self._bytes_left, self._files_left = limits.max_bytes, limits.max_files
         self._unread = 0
@@ -223,7 +223,7 @@ class Reader:
 
 
 @contextmanager
-def compressing(fd: int) -> Iterator[IO[bytes]]:
+def compressing(fd: int) -> Iterator[zstd.ZstdFile]:
     """A stream whose bytes end up compressed, with a checksum, in an open file."""
     options: dict[int, int] = {zstd.CompressionParameter.checksum_flag: 1}
     with os.fdopen(os.dup(fd), "wb") as raw, zstd.ZstdFile(raw, "wb", options=options) as stream:
@@ -231,7 +231,7 @@ def compressing(fd: int) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def decompressing(archive: Path) -> Iterator[IO[bytes]]:
+def decompressing(archive: Path) -> Iterator[zstd.ZstdFile]:
     """The bytes that a compressed file stands for."""
     options: dict[int, int] = {zstd.DecompressionParameter.window_log_max: MAX_WINDOW_LOG}
     with archive.open("rb") as raw, zstd.ZstdFile(raw, "rb", options=options) as stream:
