@@ -39,6 +39,7 @@ HEADER_BYTES = 4096
 BUILD_MEMORY_BYTES = 4 << 30
 SCRATCH_BYTES = 4096
 BUILD_SECONDS = 3
+MOST_SPARES = 8  # of one image, metered or not; each keeps at most MOST_UNDONE_BYTES
 KEPT_BUILD_OUTPUT = 1 << 16
 # Of CPython where a pointer has 32 bits; the count is the first field of an object.
 IMMORTAL_COUNT = 5 << 28
@@ -85,6 +86,7 @@ class Image:
         self.recipe = recipe
         self.scratch_address = scratch_address
         self._memory = SharedMemory(chunks)
+        self._spares: dict[bool, list[Instance]] = {True: [], False: []}
 
     @property
     def size(self) -> int:
@@ -99,12 +101,34 @@ class Image:
             raise PolicyValidationError(
                 "memory_bytes", memory_bytes, f"this interpreter alone needs {self.size} bytes"
             )
+        spare = self._take_spare(metered=metered)
+        if spare is not None:
+            spare.set_memory_limit(memory_bytes)
+            return spare
         instance = _instance(
             self.recipe.guest, metered=metered, memory_bytes=memory_bytes, cache=cache, logger=logger
         )
         instance.grow(self.size)
         self._memory.lay_over(instance.memory)
         return instance
+
+    def give_back(self, instance: Instance) -> None:
+        """Keep an instance for another start, with every page as in the image, or close it.
+
+        A new instance has to fault in each page that it writes; one that is used again has them.
+        """
+        spares = self._spares[instance.metered]
+        instance.close_world()
+        if instance.is_sound and len(spares) < MOST_SPARES and self._memory.lay_again(instance.memory):
+            spares.append(instance)
+        else:
+            instance.close()
+
+    def _take_spare(self, *, metered: bool) -> Instance | None:
+        try:
+            return self._spares[metered].pop()
+        except IndexError:
+            return None
 
 
 class Images:

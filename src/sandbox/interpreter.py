@@ -81,9 +81,9 @@ class Interpreter:
         cache: Cache | None,
         logger: SandboxLogger,
     ) -> None:
+        self._image = image
         self._policy = policy
         self._call: Call | None = None
-        self._tmp = scratch.take()
         self._instance = image.start(
             metered=policy.fuel_budget is not None,
             memory_bytes=policy.memory_bytes,
@@ -91,13 +91,19 @@ class Interpreter:
             logger=logger,
         )
         data = str(policy.mount_data_dir) if policy.mount_data_dir else scratch.empty()
-        self._instance.open_world(
-            image.recipe.mounts(workspace=workspace, tmp=self._tmp, data=data),
-            env=BASE_ENV,
-            host_only=host_only,
-            max_open_files=policy.max_open_files,
-            scratch=image.scratch_address,
-        )
+        self._tmp = scratch.take()
+        try:
+            self._instance.open_world(
+                image.recipe.mounts(workspace=workspace, tmp=self._tmp, data=data),
+                env=BASE_ENV,
+                host_only=host_only,
+                max_open_files=policy.max_open_files,
+                scratch=image.scratch_address,
+            )
+        except BaseException:
+            self._instance.close()
+            scratch.give_back(self._tmp, used=False)
+            raise
 
     def run(self, request: Request) -> Outcome:
         """Do one job; raises only what the host's own functions raised."""
@@ -166,10 +172,10 @@ class Interpreter:
 
     def close(self) -> None:
         """Give back the memory and the private /tmp; may be called twice."""
-        self._instance.close()
         if self._tmp:
-            scratch.give_back(self._tmp, used=self._instance.gate.touched_tmp)
-            self._tmp = ""
+            tmp, self._tmp = self._tmp, ""
+            scratch.give_back(tmp, used=self._instance.gate.touched_tmp)
+            self._image.give_back(self._instance)
 
 
 def _exited(code: int) -> tuple[int, StoppedBy | None, str]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import wasmtime
 
+from sandbox.errors import WorkspaceUnusable
 from sandbox.wasm import capi
 from sandbox.wasm.call import Call, on_epoch
 from sandbox.wasm.channel import Channel
@@ -49,18 +51,24 @@ class Instance:
     def __init__(self, engine: Engine, program: wasmtime.InstancePre, *, memory_bytes: int) -> None:
         check_process()
         self._engine = engine
+        self.metered = engine.metered
         self._store = wasmtime.Store(engine.wasmtime)
         self._context = capi.context_of(self._store)
-        self._store.set_limits(memory_size=memory_bytes)
+        self.set_memory_limit(memory_bytes)
         self.set_fuel(UNLIMITED_FUEL)
         capi.watch_epochs(self._store, on_epoch)
-        capi.set_epoch_deadline(self._context, 1)
         handle = program.instantiate(self._store)._instance  # noqa: SLF001 - it has no public handle
         self._exports = capi.Exports(self._context, handle)
         self._functions: dict[bytes, tuple[Any, int]] = {}
         self._memory_handle = self._exports.handle(b"memory")
         self.memory = Memory(self._context, self._memory_handle)
+        self._forwards = Forwards(engine.trampoline, self._context, self._memory_handle[0])
         self._values = ctypes.create_string_buffer(MOST_ARGUMENTS * capi.VALUE_BYTES)
+        self.is_sound = True  # every call so far came back by itself, so the stack is empty
+
+    def set_memory_limit(self, size: int) -> None:
+        """How large the memory may grow."""
+        self._store.set_limits(memory_size=size)
 
     def grow(self, size: int) -> None:
         """Make the memory at least this large; MemoryError past its limit."""
@@ -82,17 +90,27 @@ class Instance:
         world.argv = ["python"]
         world.env = list(env.items())
         for mount in mounts:
-            world.preopen_dir(mount.host_path, mount.guest_path, mount.writable)
+            try:
+                world.preopen_dir(mount.host_path, mount.guest_path, mount.writable)
+            except wasmtime.WasmtimeError:
+                reason = (
+                    f"it is no folder that can be opened, and the guest is to see it at {mount.guest_path}"
+                )
+                raise WorkspaceUnusable(Path(mount.host_path), reason) from None
         self._store.set_wasi(world)
-        forwards = Forwards(self._engine.trampoline, self._context, self._memory_handle[0])
         self.gate = Gate(
             memory=self.memory,
-            forwards=forwards,
+            forwards=self._forwards,
             mounts=mounts,
             host_only=host_only,
             max_open_files=max_open_files,
             scratch=scratch,
         )
+
+    def close_world(self) -> None:
+        """Take the folders away again; every file that the guest held open is closed."""
+        self._store.set_wasi(wasmtime.WasiConfig())
+        del self.gate
 
     def set_fuel(self, fuel: int) -> None:
         """How many instructions the guest may run from now on."""
@@ -106,6 +124,7 @@ class Instance:
     def enter(self, export: str, *arguments: int, call: Call) -> Ending:
         """Call an export and wait for its end; raises only what the host's own functions raised."""
         check_process()
+        capi.set_epoch_deadline(self._context, 1)
         watchdog.add(call)
         try:
             with call:
@@ -157,6 +176,7 @@ class Instance:
         except (wasmtime.Trap, wasmtime.WasmtimeError) as raised:
             raised.__traceback__ = None  # its frames would keep the store alive
             cause = cause or raised
+        self.is_sound = self.is_sound and cause is None
         if call.failure is not None:
             raise call.failure
         if cause is None:

@@ -9,12 +9,15 @@ import sys
 from ctypes import c_int, c_long, c_size_t, c_void_p
 from typing import TYPE_CHECKING
 
+from sandbox.wasm.pages import written_pages
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sandbox.wasm.memory import Memory
 
 CHUNK_BYTES = 64 << 10
+MOST_UNDONE_BYTES = 8 << 20  # what a spare instance may keep in memory
 MAP_FIXED = 0x10
 F_ADD_SEALS = 1033
 # Nobody can shorten what is mapped, which would kill the process, or write into live guests.
@@ -62,6 +65,23 @@ class SharedMemory:
         place = _mmap(memory.base, self.size, access, mmap.MAP_PRIVATE | MAP_FIXED, self._descriptor, 0)
         if place != memory.base:
             raise OSError(ctypes.get_errno(), "the image cannot be mapped")
+
+    def lay_again(self, memory: Memory) -> bool:
+        """Undo what an instance wrote, page by page, so that it can start anew.
+
+        A page that is already there is copied into, which costs a tenth of a new one. False, and
+        the memory is not to be used again, where it has grown or where too much was written.
+        """
+        if self._descriptor < 0 or memory.size() != self.size:
+            return False
+        ranges = written_pages(memory.base, self.size)
+        if sum(length for _, length in ranges) > MOST_UNDONE_BYTES:
+            return False
+        for start, length in ranges:
+            place = memory.view(start, length)
+            if place is None or os.preadv(self._descriptor, [place], start) != length:
+                return False
+        return True
 
     def close(self) -> None:
         """Let go of the content; instances that map it keep it."""
