@@ -42,7 +42,7 @@ def find_server(settings: Settings) -> Client | None:
         return Client(named, token)
     try:
         note = json.loads((settings.root / "sessions" / ".api.json").read_text(encoding="utf-8"))
-        client = Client(note["url"], token)
+        client = Client(str(note["url"]), token)
         return client if note["tmuxSocket"] == settings.tmux_socket and client.answers() else None
     except (OSError, ValueError, KeyError, TypeError, MasError):
         return None  # no server, or one that was killed and left its note
