@@ -119,10 +119,7 @@ class _Copy:
         return CopyResult(sorted(self.files), self.bytes, sorted(self.left_out))
 
     def _folder(self, source_fd: int, hidden: HostOnlyNames) -> None:
-        for folder in tree.walk(source_fd):
-            if any(map(hidden.hide_name, folder.parts)):
-                self.left_out.append("/".join(folder.parts))
-                continue
+        for folder in tree.walk(source_fd, skip=hidden.hide_name):
             self.left_out += ["/".join((*folder.parts, name)) for name in folder.links + folder.others]
             with tree.closing_fd(
                 tree.descend(self.root_fd, (*self.parts, *folder.parts), make=True)

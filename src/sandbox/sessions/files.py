@@ -182,9 +182,7 @@ def _open_workspace(folder: Path) -> int:
 
 
 def _visible_files(session: OpenSession) -> Iterator[tuple[str, ...]]:
-    for folder in tree.walk(session.fd):
-        if any(map(session.hidden.hide_name, folder.parts)):
-            continue
+    for folder in tree.walk(session.fd, skip=session.hidden.hide_name):
         for entry in folder.files:
             if not session.hidden.hide_name(entry.name):
                 yield (*folder.parts, entry.name)

@@ -82,11 +82,10 @@ class Writer:
 
     def add_tree(self, prefix: str, fd: int) -> None:
         """Everything below a folder that nobody changes meanwhile."""
-        for folder in tree.walk(fd):
+        for folder in tree.walk(fd, skip=_HIDDEN.hide_name):
             if len(folder.parts) > MAX_DEPTH:
                 raise OSError(errno.ENAMETOOLONG, f"folders are nested deeper than {MAX_DEPTH}")
-            if not any(map(_HIDDEN.hide_name, folder.parts)):
-                self._add_folder(prefix, folder)
+            self._add_folder(prefix, folder)
 
     def close(self) -> None:
         self._tar.close()
@@ -94,7 +93,7 @@ class Writer:
     def _add_folder(self, prefix: str, folder: tree.Folder) -> None:
         self._add((prefix, *folder.parts), folder.fd, tarfile.DIRTYPE)
         for entry in sorted(folder.files, key=lambda one: one.name):
-            if _is_kept((*folder.parts, entry.name)):
+            if not _HIDDEN.hide_name(entry.name) or (*folder.parts, entry.name) == (METADATA_NAME,):
                 with tree.closing_fd(tree.open_file(entry.name, folder.fd)) as fd:
                     self._add((prefix, *folder.parts, entry.name), fd, tarfile.REGTYPE)
         for name in sorted(folder.links):
@@ -249,11 +248,6 @@ def stays_inside(parts: tuple[str, ...], target: str) -> bool:
         ups += 1
     inside = ups < len(parts) and ".." not in steps[ups:]
     return inside and bool(target) and not target.startswith("/") and "\0" not in target
-
-
-def _is_kept(parts: tuple[str, ...]) -> bool:
-    """Whether a file is archived: the metadata is, what a dead writer left beside it is not."""
-    return parts == (METADATA_NAME,) or not any(map(_HIDDEN.hide_name, parts))
 
 
 def _problem(kind: Kind, parts: tuple[str, ...], target: str) -> str | None:

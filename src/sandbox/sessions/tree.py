@@ -101,11 +101,17 @@ def exists(name: str, dir_fd: int) -> bool:
     return True
 
 
-def walk(root_fd: int, *, leave: Callable[[int, str], object] | None = None) -> Iterator[Folder]:
+def walk(
+    root_fd: int,
+    *,
+    skip: Callable[[str], bool] | None = None,
+    leave: Callable[[int, str], object] | None = None,
+) -> Iterator[Folder]:
     """Each folder of a tree, parents first; holds one descriptor whatever the depth.
 
-    `leave(parent_fd, name)` is called when everything below a folder has been met. A folder that
-    goes away or is moved while the walk is in it ends that branch and no other.
+    Folders whose name `skip` says yes to are not entered. `leave(parent_fd, name)` is called when
+    everything below a folder has been met. A folder that goes away or is moved while the walk is
+    in it ends that branch and no other.
     """
     descent = _Descent(root_fd)
     try:
@@ -113,7 +119,7 @@ def walk(root_fd: int, *, leave: Callable[[int, str], object] | None = None) -> 
         while True:
             name = descent.next_below()
             if name is not None:
-                if descent.enter(name):
+                if not (skip and skip(name)) and descent.enter(name):
                     yield descent.read()
             elif (left := descent.go_up()) is None:
                 return
