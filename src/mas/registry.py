@@ -156,7 +156,7 @@ class Registry:
             "SESSION_DIR": str(layout.folder),
         }
         text = "".join(f"{name}={shlex.quote(value)}\n" for name, value in facts.items())
-        _replace((folder or layout.folder) / ".session", text, self.scratch)
+        _replace((folder or layout.folder) / ".session", text, self.scratch, durable=False)
 
     def read_session_file(self, folder: Path) -> dict[str, str] | None:
         """The assignments of a .session file, read and never run; None when there is no readable one."""
@@ -276,17 +276,22 @@ def _read_json(path: Path) -> dict[str, Any] | None:
     return document if isinstance(document, dict) else None
 
 
-def _replace(path: Path, text: str, scratch: Path) -> None:
-    """Replace a file whole and for good: after a power failure there is the old or the new one."""
+def _replace(path: Path, text: str, scratch: Path, *, durable: bool = True) -> None:
+    """Replace a file whole; a durable one is the old or the new one after a power failure too.
+
+    The temporary file is in `scratch`, where sandboxed code does not see it.
+    """
     temporary = scratch / f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
         temporary.replace(path)
-        _sync_folder(path.parent)
+        if durable:
+            _sync_folder(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -37,6 +37,8 @@ ABSENT = ("no server running", "error connecting", "no sessions", *LEAVING)
 GONE = ("can't find session", "can't find pane", "can't find window", "session not found", *ABSENT)
 DUPLICATE = "duplicate session"
 
+PLAIN_VARIABLES = ("HOME", "LANG", "LC_ALL", "PATH", "TMUX_TMPDIR", "USER")
+
 Command = list[str]
 
 
@@ -151,9 +153,15 @@ class Tmux:
         self._run(commands, stdin=text)
 
     def run_outside(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Run a program from the server itself, in no pane and no agent's tree."""
-        words = ["exec", "env", *(f"{name}={value}" for name, value in environment.items()), *argv]
-        self._run([["run-shell", "-b", _unformatted(shlex.join(words))]])
+        """Run a program from the server itself, in no pane and no agent's tree.
+
+        The server gives it the variables of some session, so it begins with those of the machine alone. It
+        is put in the background, because a server that leaves ends what it waits for.
+        """
+        kept = {name: value for name, value in _clean_environment().items() if name in PLAIN_VARIABLES}
+        assigned = [f"{name}={value}" for name, value in {**kept, **environment}.items()]
+        line = f"{shlex.join(['env', '-i', *assigned, *argv])} </dev/null >/dev/null 2>&1 &"
+        self._run([["run-shell", "-b", _unformatted(line)]])
 
     def attach_command(self, name: str) -> str:
         """The command line with which a person attaches to a session."""

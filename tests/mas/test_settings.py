@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from mas.errors import InvalidConfiguration
+from mas.settings import read_settings
+
+
+@pytest.fixture(autouse=True)
+def no_variables(monkeypatch, tmp_path):
+    for name in ("ROOT", "SESSION_MODE", "SESSION_ID", "TMUX_SOCKET", "AGENT_COMMAND", "API_TOKEN"):
+        monkeypatch.delenv(f"MAS_{name}", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_without_variables_the_root_is_here_and_the_mode_legacy(tmp_path):
+    settings = read_settings()
+    assert (settings.root, settings.session_mode, settings.tmux_socket) == (
+        tmp_path.resolve(),
+        "legacy",
+        "mas",
+    )
+    assert (settings.session_id, settings.agent_command, settings.api_token) == (None, None, None)
+
+
+def test_variables_are_read_and_empty_ones_count_as_unset(monkeypatch, tmp_path):
+    (tmp_path / "sub").mkdir()
+    monkeypatch.setenv("MAS_ROOT", "sub/../sub")
+    monkeypatch.setenv("MAS_SESSION_MODE", "isolated")
+    monkeypatch.setenv("MAS_AGENT_COMMAND", "")
+    settings = read_settings()
+    assert (settings.root, settings.session_mode) == ((tmp_path / "sub").resolve(), "isolated")
+    assert settings.agent_command is None
+
+
+def test_the_token_is_not_shown(monkeypatch):
+    monkeypatch.setenv("MAS_API_TOKEN", "secret")
+    assert "secret" not in repr(read_settings())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("MAS_SESSION_MODE", "shared"),
+        ("MAS_TMUX_SOCKET", "../elsewhere"),
+        ("MAS_AGENT_COMMAND", "sh -c 'x"),
+        ("MAS_AGENT_READY_SECONDS", "0"),
+    ],
+)
+def test_a_bad_variable_is_named(monkeypatch, name, value):
+    monkeypatch.setenv(name, value)
+    with pytest.raises(InvalidConfiguration) as refused:
+        read_settings()
+    assert refused.value.field == name
+
+
+def test_settings_cannot_be_changed():
+    with pytest.raises(ValueError, match="frozen"):
+        read_settings().root = Path("/")
