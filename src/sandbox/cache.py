@@ -98,8 +98,9 @@ class Cache:
                 stream.flush()
                 digest = _sha256(temp)
                 _remove_folder(target)
+                self._seal(target, digest, _stamp(temp))  # a reader never meets the entry without its seal
                 temp.replace(target)
-            self._seal(target, digest)
+            self._seal(target, digest, _stamp(target))
         except SandboxError:
             raise
         except OSError as error:
@@ -181,9 +182,9 @@ class Cache:
             return None
         return target
 
-    def _seal(self, path: Path, digest: str) -> None:
+    def _seal(self, path: Path, digest: str, stamp: list[int]) -> None:
         """Record a file's digest, with what the file system changes whenever the content changes."""
-        seal = {"sha256": digest, "stamp": _stamp(path)}
+        seal = {"sha256": digest, "stamp": stamp}
         with self._temp_file() as (temp, stream):
             stream.write(json.dumps(seal).encode())
             stream.flush()
@@ -198,11 +199,12 @@ class Cache:
             return refusal
         try:
             seal = json.loads(self._seal_of(path).read_bytes())
-            if seal["stamp"] == _stamp(path):
+            stamp = _stamp(path)
+            if seal["stamp"] == stamp:
                 return None
             if seal["sha256"] != _sha256(path):
                 return "its content has changed since it was made"
-            self._seal(path, seal["sha256"])
+            self._seal(path, seal["sha256"], stamp)
         except (OSError, ValueError, KeyError, TypeError) as error:
             return f"its digest cannot be checked: {error}"
         return None

@@ -160,6 +160,34 @@ def test_an_entry_of_another_user_is_refused(cache, events):
     assert warnings_of(events)[0][1]["reason"] == f"it belongs to user {NOBODY}"
 
 
+def test_an_entry_whose_content_has_changed_is_refused(cache, events):
+    with store_text(cache, "thing", "hello").open("r+b") as stream:
+        stream.write(b"j")
+    assert cache.find("thing") is None
+    assert warnings_of(events)[0][1]["reason"] == "its content has changed since it was made"
+
+
+def test_an_entry_that_was_only_touched_is_found(cache, events):
+    os.utime(store_text(cache, "thing", "hello"), (1, 1))
+    assert cache.find("thing").read_text() == "hello"
+    assert cache.find("thing").read_text() == "hello"
+    assert warnings_of(events) == []
+
+
+def test_an_entry_without_its_digest_is_refused(cache, events):
+    store_text(cache, "thing", "hello")
+    (cache.path / ".seal-thing").unlink()
+    assert cache.find("thing") is None
+    assert warnings_of(events)[0][1]["reason"].startswith("its digest cannot be checked: ")
+
+
+def test_an_entry_that_its_reader_refuses_is_dropped(cache, events):
+    stored = store_text(cache, "thing", "hello")
+    cache.refuse("thing", "it is in Greek")
+    assert not stored.exists()
+    assert warnings_of(events) == [("cache.entry_refused", {"path": str(stored), "reason": "it is in Greek"})]
+
+
 def test_a_failed_write_leaves_the_old_entry_and_no_rest(cache):
     store_text(cache, "thing", "old")
 
