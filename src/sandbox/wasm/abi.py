@@ -13,9 +13,11 @@ EFAULT: Final = 21
 EINVAL: Final = 28
 EIO: Final = 29
 EMFILE: Final = 33
+ENAMETOOLONG: Final = 37
 ENOENT: Final = 44
 ENOSPC: Final = 51
 EPERM: Final = 63
+EXDEV: Final = 75
 
 # File types
 DIRECTORY: Final = 3

@@ -20,6 +20,14 @@ class Stop(Exception):
     """Raised inside a host function to end the guest; it never leaves the host function."""
 
 
+class Refusal(Exception):
+    """Raised inside a host function to answer the guest an error number."""
+
+    def __init__(self, error: int) -> None:
+        super().__init__(error)
+        self.error = error
+
+
 class Call:
     """What may end a guest, and what has ended it.
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sandbox.wasm import abi
+from sandbox.wasm.call import Refusal
 from sandbox.wasm.journal import Journal
 from sandbox.wasm.places import Places
 from sandbox.wasm.polling import poll
@@ -14,6 +14,7 @@ from sandbox.wasm.quota import DiskLimits, Quota
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from struct import Struct
 
     from sandbox.wasm.call import Call
     from sandbox.wasm.forwards import Forwards
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 FIRST_PREOPEN = 3  # after stdin, stdout, stderr
 MOST_BUFFERS = 1024  # that one write may gather, as on Linux
+MOST_PATH_BYTES = 8192  # twice what Linux takes; checking a name costs the host its length
 OPENABLE = (abi.DIRECTORY, abi.REGULAR_FILE, abi.SYMBOLIC_LINK)
 
 
@@ -41,7 +43,7 @@ class Descriptor:
     """What the guest holds open under one number."""
 
     mount: Mount | None = None  # None for a standard stream
-    path: str = ""  # inside the mount
+    path: str | None = ""  # inside the mount; None where it has no name that can be told
     writes: bool = False
     appends: bool = False
     end: int = 0  # how far the file reaches, as far as this descriptor knows
@@ -74,13 +76,13 @@ class Gate:
         self._forward = forwards.call
         self._query = forwards.query
         self._host_only = host_only
-        self._scratch = scratch  # a place in guest memory for wasmtime's answers to the gate
+        self._scratch = scratch  # a place in guest memory for wasmtime's answers to the gate; none in a build
         self._workspace = next((mount.host_path for mount in mounts if mount.journaled), "")
         self._fds = {number: Descriptor(stream=number) for number in range(FIRST_PREOPEN)}
         for number, mount in enumerate(mounts, FIRST_PREOPEN):
             self._fds[number] = Descriptor(mount)
         self._most_fds = len(self._fds) + max_open_files
-        self._places = Places(self._workspace)
+        self._places: dict[str, Places] = {}
         self.touched_tmp = False
 
     def begin(self, call: Call, streams: Streams, limits: DiskLimits) -> None:
@@ -88,7 +90,7 @@ class Gate:
         self._call = call
         self._streams = streams
         self._quota = Quota(limits, self._workspace, call.check)
-        self._places.forget()
+        self._forget()
         self.journal = Journal()
         self.denied = False
 
@@ -109,19 +111,26 @@ class Gate:
         stream = self.stream(fd)
         if stream is None:
             return self._forward("fd_read", args)
+        if count > MOST_BUFFERS:
+            return abi.EINVAL
         return stream.read(self._call, self._memory, self._buffers(iovs, count), out)
 
     def fd_write(self, args: int, fd: int, iovs: int, count: int, out: int) -> int:
+        if count > MOST_BUFFERS:
+            return abi.EINVAL
         stream = self.stream(fd)
         if stream is not None:
             return stream.write(self._call, self._memory, self._buffers(iovs, count), out)
         held = self._fds.get(fd)
         if held is None:
             return self._forward("fd_write", args)
-        offset = None if held.appends else self._tell(fd)
+        # The guest may have changed whether it appends, so the larger of the two places counts.
+        offset = max(held.end, self._tell(fd)) if held.appends else self._tell(fd)
         return self._write("fd_write", args, held, self._buffers(iovs, count), offset)
 
     def fd_pwrite(self, args: int, fd: int, iovs: int, count: int, offset: int, _out: int) -> int:
+        if count > MOST_BUFFERS:
+            return abi.EINVAL
         held = self._fds.get(fd)
         if held is None or held.stream is not None:
             return self._forward("fd_pwrite", args)
@@ -146,19 +155,18 @@ class Gate:
         args: int,
         held: Descriptor,
         buffers: list[tuple[int, int]] | None,
-        offset: int | None,
+        offset: int,
     ) -> int:
         if buffers is None or held.mount is None or not held.writes:
-            return self._forward(name, args)
-        length = sum(size for _, size in buffers)
-        start = held.end if offset is None else offset
+            return self._forward(name, args)  # which refuses each of these
+        length = next((size for _, size in buffers if size), 0)  # wasmtime writes no more at once
         # A write far past the end makes a hole, which counts as if it were written.
-        growth = length + max(0, start - held.end)
+        growth = length + max(0, offset - held.end)
         if not self._quota.allows(size=growth, in_workspace=held.mount.journaled):
             return abi.ENOSPC
         error = self._forward(name, args)
         if error == abi.SUCCESS:
-            held.end = max(held.end, start + length)
+            held.end = max(held.end, offset + length)
             self._wrote(held)
         return error
 
@@ -168,34 +176,48 @@ class Gate:
 
     def _buffers(self, address: int, count: int) -> list[tuple[int, int]] | None:
         """The pieces of memory that a read or write names; None where they are no such list."""
-        if count > MOST_BUFFERS:
-            return None
         table = self._memory.read(address, count * abi.IOVEC.size)
         if table is None:
             return None
         buffers = list(abi.IOVEC.iter_unpack(table))
         return buffers if all(self._memory.within(*buffer) for buffer in buffers) else None
 
-    def _tell(self, fd: int) -> int | None:
-        if self._scratch is None or self._query("fd_tell", fd, self._scratch) != abi.SUCCESS:
-            return None
-        answer = self._memory.unpack(abi.U64, self._scratch)
-        return None if answer is None else int(answer[0])
+    def _tell(self, fd: int) -> int:
+        answer = self._ask(abi.U64, "fd_tell", fd)
+        return 0 if answer is None else int(answer[0])
 
     def _size(self, fd: int) -> int:
-        if self._scratch is None or self._query("fd_filestat_get", fd, self._scratch) != abi.SUCCESS:
-            return 0
-        answer = self._memory.unpack(abi.FILESTAT, self._scratch)
+        answer = self._ask(abi.FILESTAT, "fd_filestat_get", fd)
         return 0 if answer is None else int(answer[4])
+
+    def _ask(self, layout: Struct, name: str, *arguments: int) -> tuple[int, ...] | None:
+        """Ask wasmtime on the gate's own account; None where it answers an error.
+
+        The place for the answer is in the guest's memory and goes back to what it was: a guest that
+        puts its path or its buffers there would have them changed after they were checked.
+        """
+        if self._scratch is None:
+            return None
+        before = self._memory.read(self._scratch, layout.size) or b""
+        try:
+            if self._query(name, *arguments, self._scratch) != abi.SUCCESS:
+                return None
+            return self._memory.unpack(layout, self._scratch)
+        finally:
+            self._memory.write(self._scratch, before)
 
     # ---- names
 
     def fd_readdir(self, args: int, _fd: int, buffer: int, length: int, _cookie: int, used: int) -> int:
+        if buffer - abi.U32.size < used < buffer + length:
+            return abi.EINVAL  # the count would fall on the entries that are looked through below
         error = self._forward("fd_readdir", args)
         if error == abi.SUCCESS:
             filled = self._memory.unpack(abi.U32, used)
             listing = None if filled is None else self._memory.view(buffer, min(filled[0], length))
-            if listing is not None and self._host_only.may_hide(bytes(listing)):
+            if listing is not None and self._host_only.may_hide(
+                bytes(listing), cut_off=len(listing) == length
+            ):
                 self._blank(listing)
         return error
 
@@ -224,27 +246,26 @@ class Gate:
         fdflags: int,
         out: int,
     ) -> int:
-        name = self._memory.read(path, length)
+        name = self._name(path, length)
         if name is None:
             return self._forward("path_open", args)
         creates = bool(oflags & abi.O_CREAT)
-        if self._hides(name):
+        follow = bool(lookup & abi.LOOKUP_FOLLOW)
+        at = self._fds.get(fd)
+        if self._hides(at, name, follow=follow):
             return abi.EACCES if creates else abi.ENOENT
         if len(self._fds) >= self._most_fds:
             return abi.EMFILE
         found = self._look(fd, lookup, path, length)
         if found is not None and found[2] not in OPENABLE:
             return abi.EACCES  # a FIFO would block the host, a device is nobody's business
-        at = self._fds.get(fd)
-        if lookup & abi.LOOKUP_FOLLOW and self._leads_to_hidden(at, name):
-            return abi.ENOENT
         new = creates and found is None
         if new and not self._allows_node(at):
             return abi.ENOSPC
         error = self._forward("path_open", args)
         if error == abi.SUCCESS:
             opened = self._memory.unpack(abi.U32, out)
-            held = self._describe(at, name, rights, fdflags, follow=bool(lookup & abi.LOOKUP_FOLLOW))
+            held = self._describe(at, name, rights, fdflags, follow=follow)
             self._opened(held, found, truncates=bool(oflags & abi.O_TRUNC), new=new)
             if opened is not None:
                 self._fds[opened[0]] = held
@@ -254,11 +275,11 @@ class Gate:
         self, at: Descriptor | None, name: bytes, rights: int, fdflags: int, *, follow: bool
     ) -> Descriptor:
         mount = at.mount if at else None
-        if at is None or mount is None or not mount.writable:
+        if at is None or mount is None:
             return Descriptor(mount)
         return Descriptor(
             mount,
-            self._places.find(at.path, name, follow=follow) if mount.journaled else "",
+            self._place(at, name, follow=follow),
             writes=bool(rights & abi.RIGHT_FD_WRITE),
             appends=bool(fdflags & abi.FD_APPEND),
         )
@@ -283,10 +304,8 @@ class Gate:
         return self._look_only("path_readlink", args, fd, path, length, follow=False)
 
     def _look_only(self, function: str, args: int, fd: int, path: int, length: int, *, follow: bool) -> int:
-        name = self._memory.read(path, length)
-        if name is not None and self._hides(name):
-            return abi.ENOENT
-        if follow and name is not None and self._leads_to_hidden(self._fds.get(fd), name):
+        name = self._name(path, length)
+        if name is not None and self._hides(self._fds.get(fd), name, follow=follow):
             return abi.ENOENT
         return self._forward(function, args)
 
@@ -294,45 +313,43 @@ class Gate:
         return self._make("path_create_directory", args, fd, path, length, reported=False)
 
     def path_symlink(self, args: int, target: int, size: int, fd: int, path: int, length: int) -> int:
-        text = self._memory.read(target, size)
-        if text is not None and self._hides(text):
+        text = self._name(target, size)
+        if text is not None and self._hides(None, text):
             return abi.EACCES
         return self._make("path_symlink", args, fd, path, length)
 
     def path_link(
         self, args: int, old_fd: int, _lookup: int, old: int, old_size: int, fd: int, path: int, length: int
     ) -> int:
-        name = self._memory.read(old, old_size)
-        if name is not None and (self._hides(name) or self._leads_to_hidden(self._fds.get(old_fd), name)):
+        name = self._name(old, old_size)
+        if name is not None and self._hides(self._fds.get(old_fd), name, follow=True):
             return abi.ENOENT
+        if self._are_apart(old_fd, fd):
+            return abi.EXDEV
         return self._make("path_link", args, fd, path, length)
 
     def _make(
         self, function: str, args: int, fd: int, path: int, length: int, *, reported: bool = True
     ) -> int:
-        name = self._memory.read(path, length)
+        name = self._name(path, length)
         if name is None:
             return self._forward(function, args)
-        if self._hides(name):
-            return abi.EACCES
         at = self._fds.get(fd)
+        if self._hides(at, name):
+            return abi.EACCES
         if not self._allows_node(at):
             return abi.ENOSPC
         error = self._forward(function, args)
-        if error == abi.SUCCESS:
-            self._places.forget()
-            if at is not None and at.mount is not None:
-                self._made(
-                    at.mount, self._places.find(at.path, name) if reported and at.mount.journaled else ""
-                )
+        if error == abi.SUCCESS and at is not None:
+            self._forget()
+            self._made(at.mount, self._place(at, name) if reported else None)
         return error
 
-    def _made(self, mount: Mount | None, path: str) -> None:
-        if mount is not None and mount.journaled:
-            if path:
-                self.journal.wrote(path, existed=False)
-        else:
+    def _made(self, mount: Mount | None, path: str | None) -> None:
+        if mount is None or not mount.journaled:
             self.touched_tmp = True
+        elif path:
+            self.journal.wrote(path, existed=False)
 
     def path_unlink_file(self, args: int, fd: int, path: int, length: int) -> int:
         return self._remove("path_unlink_file", args, fd, path, length, reported=True)
@@ -341,47 +358,67 @@ class Gate:
         return self._remove("path_remove_directory", args, fd, path, length, reported=False)
 
     def _remove(self, function: str, args: int, fd: int, path: int, length: int, *, reported: bool) -> int:
-        name = self._memory.read(path, length)
-        if name is not None and self._hides(name):
-            return abi.ENOENT
+        name = self._name(path, length)
         at = self._fds.get(fd)
-        gone = (
-            self._places.find(at.path, name)
-            if at and name and at.mount and at.mount.journaled and reported
-            else ""
-        )
+        if name is not None and self._hides(at, name):
+            return abi.ENOENT
+        gone = None if at is None or name is None else self._place(at, name)
         error = self._forward(function, args)
-        if error == abi.SUCCESS:
-            self._places.forget()
+        if error == abi.SUCCESS and at is not None:
+            self._forget()
             if gone:
+                self._unname(at.mount, gone)
+            if gone and reported and at.mount is not None and at.mount.journaled:
                 self.journal.removed(gone)
         return error
 
     def path_rename(
         self, args: int, old_fd: int, old: int, old_size: int, fd: int, path: int, length: int
     ) -> int:
-        source, target = self._memory.read(old, old_size), self._memory.read(path, length)
+        source, target = self._name(old, old_size), self._name(path, length)
         if source is None or target is None:
             return self._forward("path_rename", args)
-        if self._hides(source):
+        origin, at = self._fds.get(old_fd), self._fds.get(fd)
+        if self._hides(origin, source):
             return abi.ENOENT
-        if self._hides(target):
+        if self._hides(at, target):
             return abi.EACCES
+        if self._are_apart(old_fd, fd):
+            return abi.EXDEV
         moved = self._look(old_fd, 0, old, old_size)
         replaced = self._look(fd, 0, path, length)
-        places = self._place(old_fd, source), self._place(fd, target)
+        places = (
+            None if origin is None or at is None else (self._place(origin, source), self._place(at, target))
+        )
         error = self._forward("path_rename", args)
-        if error == abi.SUCCESS:
-            self._places.forget()
-            self._renamed(*places, moved=moved, replaced=replaced is not None)
+        if error == abi.SUCCESS and places is not None and at is not None and at.mount is not None:
+            self._forget()
+            if not _are_one(moved, replaced):
+                self._renamed(at.mount, *places, moved=moved, replaced=replaced is not None)
         return error
 
     # ---- what is where
 
-    def _hides(self, name: bytes) -> bool:
-        hidden = self._host_only.hide(name)
+    def _name(self, address: int, length: int) -> bytes | None:
+        """A path that the guest names; None where it is not inside the memory."""
+        if length > MOST_PATH_BYTES:
+            raise Refusal(abi.ENAMETOOLONG)
+        name = self._memory.read(address, length)
+        if name is not None and b"\0" in name:
+            raise Refusal(abi.EINVAL)
+        return name
+
+    def _hides(self, at: Descriptor | None, name: bytes, *, follow: bool = False) -> bool:
+        hidden = self._host_only.hide(name) or self._leads_to_hidden(at, name, follow=follow)
         self.denied |= hidden
         return hidden
+
+    def _leads_to_hidden(self, at: Descriptor | None, name: bytes, *, follow: bool) -> bool:
+        """Whether a link that the host left in the folder leads to a hidden name; guests cannot make one."""
+        if at is None or not (follow or b"/" in name):
+            return False
+        place = self._place(at, name, follow=follow)
+        return place is not None and self._host_only.hide(place.encode())
 
     def _allows_node(self, at: Descriptor | None) -> bool:
         mount = at.mount if at else None
@@ -389,50 +426,55 @@ class Gate:
 
     def _look(self, fd: int, lookup: int, path: int, length: int) -> tuple[int, ...] | None:
         """What wasmtime finds at a path: the fields of a filestat, or None for nothing."""
-        if self._scratch is None:
-            return None
-        if self._query("path_filestat_get", fd, lookup, path, length, self._scratch) != abi.SUCCESS:
-            return None
-        return self._memory.unpack(abi.FILESTAT, self._scratch)
+        return self._ask(abi.FILESTAT, "path_filestat_get", fd, lookup, path, length)
 
-    def _leads_to_hidden(self, at: Descriptor | None, name: bytes) -> bool:
-        """Whether a link that the host left in the folder leads to a hidden name; guests cannot make one."""
-        if at is None or at.mount is None:
-            return False
-        host = os.path.join(at.mount.host_path, at.path, os.fsdecode(name))
-        try:
-            os.readlink(host)
-        except (OSError, ValueError):
-            return False  # no link, as nearly always
-        return self._hides(os.fsencode(os.path.realpath(host)))
+    def _are_apart(self, fd: int, other_fd: int) -> bool:
+        """Whether two folders belong to different mounts, which nothing is moved or linked between."""
+        one, other = self._fds.get(fd), self._fds.get(other_fd)
+        return one is not None and other is not None and one.mount is not other.mount
 
-    def _place(self, fd: int, name: bytes) -> tuple[Mount | None, str]:
-        at = self._fds.get(fd)
-        if at is None or at.mount is None:
-            return None, ""
-        return at.mount, self._places.find(at.path, name) if at.mount.journaled else ""
+    def _place(self, at: Descriptor, name: bytes, *, follow: bool = False) -> str | None:
+        if at.mount is None:
+            return None
+        places = self._places.get(at.mount.host_path)
+        if places is None:
+            places = self._places[at.mount.host_path] = Places(at.mount.host_path)
+        return places.find(at.path, name, follow=follow)
+
+    def _forget(self) -> None:
+        for places in self._places.values():
+            places.forget()
+
+    def _unname(self, mount: Mount | None, path: str) -> None:
+        """What is still open under a name that is gone is written to without a trace in the report."""
+        for held in self._fds.values():
+            if held.path == path and held.mount is mount:
+                held.path = None
 
     def _renamed(
         self,
-        source: tuple[Mount | None, str],
-        target: tuple[Mount | None, str],
+        mount: Mount,
+        old: str | None,
+        new: str | None,
         *,
         moved: tuple[int, ...] | None,
         replaced: bool,
     ) -> None:
-        if target[0] is not None and not target[0].journaled:
-            self.touched_tmp = True
-        if not (source[0] and source[0].journaled and target[0] and target[0].journaled):
-            return  # wasmtime renames only inside one mount
-        old, new = source[1], target[1]
-        if moved is None or moved[2] != abi.DIRECTORY:
-            self.journal.moved(old, new, replaced=replaced)
-        else:
-            for inside in self._places.files_below(new, self._call.check):
-                self.journal.moved(f"{old}/{inside}", f"{new}/{inside}", replaced=False)
+        if new:
+            self._unname(mount, new)
+        if mount.journaled and old and new:
+            if moved is None or moved[2] != abi.DIRECTORY:
+                self.journal.moved(old, new, replaced=replaced)
+            else:
+                self._moved_folder(mount, old, new)
         for held in self._fds.values():
-            if held.path == old or held.path.startswith(f"{old}/"):
-                held.path = new + held.path[len(old) :]
+            if held.path and old and held.mount is mount and f"{held.path}/".startswith(f"{old}/"):
+                held.path = None if new is None else new + held.path[len(old) :]
+
+    def _moved_folder(self, mount: Mount, old: str, new: str) -> None:
+        for inside in self._places[mount.host_path].files_below(new, self._call.check):
+            if not self._host_only.hide(inside.encode()):
+                self.journal.moved(f"{old}/{inside}", f"{new}/{inside}", replaced=False)
 
     # ---- time and the end
 
@@ -450,7 +492,10 @@ class Gate:
 
     def now(self, clock: int) -> int | None:
         """The guest's own clock, in nanoseconds."""
-        if self._scratch is None or self._query("clock_time_get", clock, 1, self._scratch) != abi.SUCCESS:
-            return None
-        answer = self._memory.unpack(abi.U64, self._scratch)
+        answer = self._ask(abi.U64, "clock_time_get", clock, 1)
         return None if answer is None else int(answer[0])
+
+
+def _are_one(moved: tuple[int, ...] | None, replaced: tuple[int, ...] | None) -> bool:
+    """Two names of one file: a rename between them does nothing."""
+    return moved is not None and replaced is not None and moved[:2] == replaced[:2]

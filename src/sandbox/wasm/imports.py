@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import wasmtime
 
 from sandbox.wasm import abi, capi
-from sandbox.wasm.call import running_call
+from sandbox.wasm.call import Refusal, running_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,7 +50,10 @@ def define_host_functions(linker: wasmtime.Linker) -> None:
 
 def _gated(name: str) -> Callable[..., int]:
     def answer(call: Any, args: int, *arguments: int) -> int:
-        result: int = getattr(call.gate, name)(args, *arguments)
+        try:
+            result: int = getattr(call.gate, name)(args, *arguments)
+        except Refusal as refusal:
+            return refusal.error
         return result
 
     return answer
