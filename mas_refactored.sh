@@ -87,10 +87,10 @@ set_directories() {
 }
 
 main() {
-    local command=${1:-}
+    local command=${1:-} root=${MAS_ROOT:-.}
     [[ $# -gt 0 ]] && shift
     export MAS_SESSION_MODE=${MAS_SESSION_MODE:-legacy}
-    MAS_ROOT=$(cd -- "${MAS_ROOT:-.}" && pwd -P) || fail "MAS_ROOT is no folder: ${MAS_ROOT:-.}"
+    MAS_ROOT=$(cd -- "$root" 2>/dev/null && pwd -P) || fail "MAS_ROOT is no folder: $root"
     export MAS_ROOT
     [[ $MAS_SESSION_MODE == legacy || $MAS_SESSION_MODE == isolated ]] ||
         fail "MAS_SESSION_MODE is '$MAS_SESSION_MODE': use legacy or isolated"

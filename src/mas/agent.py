@@ -182,7 +182,8 @@ def _quote(text: str) -> str:
 
 
 def _outcome(result: SandboxResult) -> str:
-    how = f"stopped by {result.stopped_by}" if result.stopped_by else f"exit code {result.exit_code}"
+    limit = "cancelled" if result.stopped_by == "cancelled" else f"stopped by {result.stopped_by}"
+    how = limit if result.stopped_by else f"exit code {result.exit_code}"
     facts = ["ok" if result.success else how, f"{result.duration_ms:,.0f} ms"]
     facts += [f"wrote {_visible(', '.join(result.files_modified))}"] if result.files_modified else []
     facts += [f"deleted {_visible(', '.join(result.files_deleted))}"] if result.files_deleted else []

@@ -38,9 +38,8 @@ def show_last_value(code: str) -> str:
     last = tree.body[-1]
     source = code.encode()
     start = _offset(source, last.lineno, last.col_offset)
-    end = _offset(source, last.end_lineno or last.lineno, last.end_col_offset or 0)
-    shown = b"__import__('sys').displayhook((" + source[start:end] + b"))"
-    return (source[:start] + shown + source[end:]).decode()
+    # An assignment leaves the line readable in a traceback.
+    return (source[:start] + b"_ = " + source[start:] + b"\nif _ is not None:\n    print(repr(_))\n").decode()
 
 
 def _offset(source: bytes, line: int, column: int) -> int:
