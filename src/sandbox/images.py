@@ -8,7 +8,7 @@ import json
 import marshal
 import struct
 import threading
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from sandbox.guests.cpython import Guest
     from sandbox.wasm.memory import Memory
 
-FORMAT = 1  # raise it when the layout of an image file changes
+FORMAT = 2  # raise it when the layout of an image file changes
 HEADER_BYTES = 4096
 BUILD_MEMORY_BYTES = 4 << 30
 SCRATCH_BYTES = 4096
@@ -79,34 +79,68 @@ class Recipe:
         return hashlib.sha256(json.dumps([*made_of, *sources, BASE_ENV]).encode()).hexdigest()[:32]
 
 
+@dataclass(frozen=True)
+class Header:
+    """What is known of an image besides its content."""
+
+    preload: tuple[str, ...]
+    scratch: int  # the address of the gate's own place in the guest's memory
+    sha256: str  # of the content
+
+    @classmethod
+    def read(cls, stream: BinaryIO) -> Header:
+        """The header at the beginning of a file."""
+        fields = json.loads(stream.read(HEADER_BYTES).rstrip(b"\0"))
+        return cls(tuple(fields["preload"]), int(fields["scratch"]), str(fields["sha256"]))
+
+    def write(self, stream: BinaryIO) -> None:
+        """Write the header, padded to its fixed size."""
+        stream.write(json.dumps(asdict(self)).encode().ljust(HEADER_BYTES, b"\0"))
+
+
 class Image:
     """The memory of an interpreter that has its modules imported and waits for a job."""
 
-    def __init__(self, recipe: Recipe, chunks: Iterator[bytes], scratch_address: int) -> None:
+    def __init__(self, recipe: Recipe, chunks: Iterator[bytes], header: Header) -> None:
         self.recipe = recipe
-        self.scratch_address = scratch_address
+        self.header = header
         self._memory = SharedMemory(chunks)
-        self._spares: dict[bool, list[Instance]] = {True: [], False: []}
+        self._spares: dict[tuple[bool, bool], list[Instance]] = {}
 
     @property
     def size(self) -> int:
         """Bytes of linear memory."""
         return self._memory.size
 
+    def chunks(self) -> Iterator[bytes]:
+        """The content, piece by piece."""
+        return self._memory.chunks()
+
     def start(
-        self, *, metered: bool, memory_bytes: int, cache: Cache | None, logger: SandboxLogger
+        self,
+        *,
+        metered: bool,
+        memory_bytes: int,
+        cache: Cache | None,
+        logger: SandboxLogger,
+        lasting: bool = False,
     ) -> Instance:
-        """A new instance that begins where the image ended."""
+        """A new instance that begins where the image ended; a lasting one may be captured."""
         if memory_bytes < self.size:
             raise PolicyValidationError(
                 "memory_bytes", memory_bytes, f"this interpreter alone needs {self.size} bytes"
             )
-        spare = self._take_spare(metered=metered)
+        spare = self._take_spare(metered=metered, lasting=lasting)
         if spare is not None:
             spare.set_memory_limit(memory_bytes)
             return spare
         instance = _instance(
-            self.recipe.guest, metered=metered, memory_bytes=memory_bytes, cache=cache, logger=logger
+            self.recipe.guest,
+            metered=metered,
+            memory_bytes=memory_bytes,
+            cache=cache,
+            logger=logger,
+            lasting=lasting,
         )
         instance.grow(self.size)
         self._memory.lay_over(instance.memory)
@@ -117,17 +151,17 @@ class Image:
 
         A new instance has to fault in each page that it writes; one that is used again has them.
         """
-        spares = self._spares[instance.metered]
+        spares = self._spares.setdefault((instance.metered, instance.lasting), [])
         instance.close_world()
         if instance.is_sound and len(spares) < MOST_SPARES and self._memory.lay_again(instance.memory):
             spares.append(instance)
         else:
             instance.close()
 
-    def _take_spare(self, *, metered: bool) -> Instance | None:
+    def _take_spare(self, *, metered: bool, lasting: bool) -> Instance | None:
         try:
-            return self._spares[metered].pop()
-        except IndexError:
+            return self._spares[metered, lasting].pop()
+        except (KeyError, IndexError):
             return None
 
 
@@ -169,13 +203,19 @@ def _read(recipe: Recipe, path: Path | None) -> Image | None:
     if path is None:
         return None
     with path.open("rb") as stream:
-        header = json.loads(stream.read(HEADER_BYTES).rstrip(b"\0"))
-        return Image(recipe, _chunks(stream), header["scratch"])
+        return read_image(recipe, stream)
 
 
-def _chunks(stream: BinaryIO) -> Iterator[bytes]:
-    while chunk := stream.read(CHUNK_BYTES):
-        yield chunk
+def read_image(recipe: Recipe, stream: BinaryIO) -> Image:
+    """An image from a file that is known to be whole."""
+    header = Header.read(stream)
+    return Image(recipe, iter(partial(stream.read, CHUNK_BYTES), b""), header)
+
+
+def write_image(image: Image, stream: BinaryIO) -> None:
+    """Write an image to a file."""
+    image.header.write(stream)
+    stream.writelines(image.chunks())
 
 
 def _build(recipe: Recipe, cache: Cache | None, logger: SandboxLogger, name: str = "") -> Image:
@@ -192,23 +232,21 @@ def _build_deep(recipe: Recipe, cache: Cache | None, logger: SandboxLogger, name
     )
     try:
         address = _prepare(instance, recipe, folder)
-        memory = instance.memory
-        starts = range(0, memory.size(), CHUNK_BYTES)
-
-        def chunks() -> Iterator[bytes]:
-            return (memory.read(start, CHUNK_BYTES) or b"" for start in starts)
-
-        def write(stream: BinaryIO) -> None:
-            header = {"recipe": name, "preload": recipe.preload, "scratch": address}
-            stream.write(json.dumps(header).encode().ljust(HEADER_BYTES, b"\0"))
-            stream.writelines(chunks())
-
+        content = [instance.memory.read(start, CHUNK_BYTES) or b"" for start in _starts(instance)]
+        digest = hashlib.sha256()
+        for chunk in content:
+            digest.update(chunk)
+        image = Image(recipe, iter(content), Header(recipe.preload, address, digest.hexdigest()))
         if cache is not None:
-            cache.store(name, write)
-        return Image(recipe, chunks(), address)
+            cache.store(name, partial(write_image, image))
+        return image
     finally:
         instance.close()
         scratch.give_back(folder, used=True)
+
+
+def _starts(instance: Instance) -> range:
+    return range(0, instance.memory.size(), CHUNK_BYTES)
 
 
 def _prepare(instance: Instance, recipe: Recipe, folder: str) -> int:
@@ -268,11 +306,17 @@ def _silence() -> Streams:
 
 
 def _instance(
-    guest: Guest, *, metered: bool, memory_bytes: int, cache: Cache | None, logger: SandboxLogger
+    guest: Guest,
+    *,
+    metered: bool,
+    memory_bytes: int,
+    cache: Cache | None,
+    logger: SandboxLogger,
+    lasting: bool = False,
 ) -> Instance:
     chosen = engine(metered=metered)
-    program = chosen.program(guest.module, guest.module_sha256, cache, logger)
-    return Instance(chosen, program, memory_bytes=memory_bytes)
+    program = chosen.program(guest.module, guest.module_sha256, cache, logger, lasting=lasting)
+    return Instance(chosen, program, memory_bytes=memory_bytes, lasting=lasting)
 
 
 def _driver_file(name: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sandbox.images import BASE_ENV, OUT_OF_MEMORY, REPORT, SERVE
+from sandbox.images import BASE_ENV, HAS_VALUE, OUT_OF_MEMORY, REPORT, SERVE
 from sandbox.scratch import scratch
 from sandbox.wasm.call import Call
 from sandbox.wasm.engine import watchdog
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 OutputCallback = Callable[[str, bytes], object]
 
 TRAP_EXIT_CODE = 134  # as a shell reports a process that aborted
+MOST_EXIT_CODE = 255
 LIMIT_EXIT_CODE = 137  # as a shell reports a process that was killed
 # A guest that dies this close to its memory limit died of it.
 NEAR_LIMIT_BYTES = 16 << 20
@@ -46,6 +47,7 @@ class Request:
     on_output: OutputCallback | None = None
     cancel: threading.Event | None = None
     kind: str = "run"  # which of the driver's jobs it is
+    renew: bool = True  # whether the interpreter begins, or begins again, with this job
 
 
 @dataclass(frozen=True)
@@ -57,11 +59,22 @@ class Outcome:
     stdout: Output
     stderr: Output
     note: str  # the host's own last line of stderr
+    value: str | None  # what a turn's last expression gave
     fuel_consumed: int | None
     memory_used_bytes: int
     journal: Journal
     denied: bool
     quota_exceeded: bool
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a job ended, in the words of a result."""
+
+    exit_code: int
+    stopped_by: StoppedBy | None = None
+    note: str = ""
+    value: str | None = None
 
 
 class Interpreter:
@@ -80,30 +93,38 @@ class Interpreter:
         host_only: HostOnlyNames,
         cache: Cache | None,
         logger: SandboxLogger,
+        lasting: bool = False,
     ) -> None:
         self._image = image
         self._policy = policy
+        self._workspace = workspace
+        self._host_only = host_only
         self._call: Call | None = None
         self._instance = image.start(
             metered=policy.fuel_budget is not None,
             memory_bytes=policy.memory_bytes,
             cache=cache,
             logger=logger,
+            lasting=lasting,
         )
-        data = str(policy.mount_data_dir) if policy.mount_data_dir else scratch.empty()
         self._tmp = scratch.take()
         try:
-            self._instance.open_world(
-                image.recipe.mounts(workspace=workspace, tmp=self._tmp, data=data),
-                env=BASE_ENV,
-                host_only=host_only,
-                max_open_files=policy.max_open_files,
-                scratch=image.scratch_address,
-            )
+            self._open_world()
         except BaseException:
             self._instance.close()
             scratch.give_back(self._tmp, used=False)
             raise
+
+    def _open_world(self) -> None:
+        policy, image = self._policy, self._image
+        data = str(policy.mount_data_dir) if policy.mount_data_dir else scratch.empty()
+        self._instance.open_world(
+            image.recipe.mounts(workspace=self._workspace, tmp=self._tmp, data=data),
+            env=BASE_ENV,
+            host_only=self._host_only,
+            max_open_files=policy.max_open_files,
+            scratch=image.header.scratch,
+        )
 
     def run(self, request: Request) -> Outcome:
         """Do one job; raises only what the host's own functions raised."""
@@ -117,19 +138,25 @@ class Interpreter:
         limits = DiskLimits(policy.disk_write_bytes, policy.workspace_max_bytes, policy.workspace_max_files)
         streams = request.stdin, stdout, stderr
         ending = instance.run_job(self._job(request), SERVE, call=call, streams=streams, limits=limits)
-        exit_code, stopped_by, note = self._verdict(ending, call.channel.report)
+        verdict = self._verdict(ending, call.channel.report)
         return Outcome(
-            exit_code,
-            stopped_by,
+            verdict.exit_code,
+            verdict.stopped_by,
             stdout,
             stderr,
-            note,
+            verdict.note,
+            verdict.value,
             None if policy.fuel_budget is None else policy.fuel_budget - instance.fuel(),
             instance.memory.size(),
             instance.gate.journal,
             instance.gate.denied,
             instance.gate.quota_exceeded,
         )
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether it can run another job."""
+        return self._instance.is_sound
 
     def _job(self, request: Request) -> bytes:
         job: dict[str, Any] = {
@@ -138,32 +165,37 @@ class Interpreter:
             "args": request.args,
             "env": {**BASE_ENV, **self._policy.env},
             "streaming": request.on_output is not None,
+            "renew": request.renew,
         }
         return marshal.dumps(job, 2)  # a version that every guest reads
 
-    def _verdict(self, ending: Ending, report: bytes) -> tuple[int, StoppedBy | None, str]:
-        """Exit code, limit, and what to tell in stderr; the report is the guest's word and no more."""
+    def _verdict(self, ending: Ending, report: bytes) -> Verdict:
+        """What the ending means; the report is the guest's word and no more."""
         if ending.stopped_by is not None:
             return self._stopped(ending)
         if ending.exit_code is not None:
             return _exited(ending.exit_code)
         if len(report) < REPORT.size:
-            return 1, None, ""
+            return Verdict(1)
         exit_code, flags = REPORT.unpack_from(report)
-        return exit_code, "memory" if flags & OUT_OF_MEMORY else None, ""
+        text = report[REPORT.size :].decode("utf-8", "replace")
+        stopped_by: StoppedBy | None = "memory" if flags & OUT_OF_MEMORY else None
+        return Verdict(exit_code, stopped_by, value=text if flags & HAS_VALUE else None)
 
-    def _stopped(self, ending: Ending) -> tuple[int, StoppedBy | None, str]:
+    def _stopped(self, ending: Ending) -> Verdict:
         policy = self._policy
         room = policy.memory_bytes - self._instance.memory.size()
         if ending.stopped_by == "memory" or (ending.stopped_by == "trap" and room < NEAR_LIMIT_BYTES):
-            return LIMIT_EXIT_CODE, "memory", f"MemoryLimit: the memory limit is {policy.memory_bytes} bytes"
+            note = f"MemoryLimit: the memory limit is {policy.memory_bytes} bytes"
+            return Verdict(LIMIT_EXIT_CODE, "memory", note)
         if ending.stopped_by == "fuel":
-            return LIMIT_EXIT_CODE, "fuel", f"OutOfFuel: the fuel budget is {policy.fuel_budget} instructions"
+            note = f"OutOfFuel: the fuel budget is {policy.fuel_budget} instructions"
+            return Verdict(LIMIT_EXIT_CODE, "fuel", note)
         if ending.stopped_by == "timeout":
-            return LIMIT_EXIT_CODE, "timeout", "Timeout: the time limit has passed"
+            return Verdict(LIMIT_EXIT_CODE, "timeout", "Timeout: the time limit has passed")
         if ending.stopped_by == "cancelled":
-            return LIMIT_EXIT_CODE, "cancelled", "Cancelled: the caller stopped the execution"
-        return TRAP_EXIT_CODE, "trap", f"Trap: {ending.trap}"
+            return Verdict(LIMIT_EXIT_CODE, "cancelled", "Cancelled: the caller stopped the execution")
+        return Verdict(TRAP_EXIT_CODE, "trap", f"Trap: {ending.trap}")
 
     def interrupt(self) -> None:
         """Stop the guest; called from another thread."""
@@ -174,10 +206,13 @@ class Interpreter:
         """Give back the memory and the private /tmp; may be called twice."""
         if self._tmp:
             tmp, self._tmp = self._tmp, ""
-            scratch.give_back(tmp, used=self._instance.gate.touched_tmp)
+            scratch.give_back(tmp, used=self._used_tmp())
             self._image.give_back(self._instance)
 
+    def _used_tmp(self) -> bool:
+        return self._instance.gate.touched_tmp
 
-def _exited(code: int) -> tuple[int, StoppedBy | None, str]:
+
+def _exited(code: int) -> Verdict:
     """What proc_exit means: `os._exit` has 0 to 255, and anything above is an abort."""
-    return (code, None, "") if code <= 255 else (TRAP_EXIT_CODE, "trap", "Trap: the guest aborted")
+    return Verdict(code) if code <= MOST_EXIT_CODE else Verdict(TRAP_EXIT_CODE, "trap", "Trap: it aborted")

@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 StoppedBy = Literal["fuel", "timeout", "memory", "cancelled", "trap"]
+State = Literal["saved", "live", "rolled_back"]
 
 
 class SandboxResult(BaseModel):
@@ -29,3 +30,7 @@ class SandboxResult(BaseModel):
     stopped_by: StoppedBy | None = None
     stdout_truncated: bool = False
     stderr_truncated: bool = False
+    value: str | None = None
+    """The repr of a turn's last expression, bounded; None where there is none."""
+    state: State | None = None
+    """Of a stateful session: on disk, in memory and soon on disk, or as before the turn."""

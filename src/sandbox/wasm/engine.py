@@ -41,23 +41,32 @@ class Engine:
         self.metered = metered
         self.wasmtime = wasmtime.Engine(_configuration(metered=metered))
         self.trampoline = Trampoline(self.wasmtime)
-        self._linker = wasmtime.Linker(self.wasmtime)
-        self._linker.define_wasi()
-        self._linker.allow_shadowing = True
-        define_host_functions(self._linker)
-        self._programs: dict[str, wasmtime.InstancePre] = {}
+        self._modules: dict[str, wasmtime.Module] = {}
+        self._programs: dict[tuple[str, bool], wasmtime.InstancePre] = {}
         self._guard = threading.Lock()
 
     def program(
-        self, module: Path, digest: str, cache: Cache | None, logger: SandboxLogger
+        self, module: Path, digest: str, cache: Cache | None, logger: SandboxLogger, *, lasting: bool = False
     ) -> wasmtime.InstancePre:
-        """The guest, compiled and linked; compiled once per machine where there is a cache."""
+        """The guest, compiled and linked; compiled once per machine where there is a cache.
+
+        A lasting one is for guests whose memory outlives an instance.
+        """
         with self._guard:
-            if digest not in self._programs:
+            if digest not in self._modules:
                 compiled = self._load(module, digest, cache, logger)
                 _check_imports(compiled, module)
-                self._programs[digest] = self._linker.instantiate_pre(compiled)
-            return self._programs[digest]
+                self._modules[digest] = compiled
+            if (digest, lasting) not in self._programs:
+                self._programs[digest, lasting] = self._link(self._modules[digest], lasting=lasting)
+            return self._programs[digest, lasting]
+
+    def _link(self, module: wasmtime.Module, *, lasting: bool) -> wasmtime.InstancePre:
+        linker = wasmtime.Linker(self.wasmtime)
+        linker.define_wasi()
+        linker.allow_shadowing = True
+        define_host_functions(linker, lasting=lasting)
+        return linker.instantiate_pre(module)
 
     def _load(self, module: Path, digest: str, cache: Cache | None, logger: SandboxLogger) -> wasmtime.Module:
         check_globals(module)

@@ -16,6 +16,7 @@ from sandbox.wasm.channel import Channel
 from sandbox.wasm.engine import Engine, check_process, watchdog
 from sandbox.wasm.forwards import Forwards
 from sandbox.wasm.gate import Gate
+from sandbox.wasm.lasting import LastingGate
 from sandbox.wasm.memory import Memory
 
 if TYPE_CHECKING:
@@ -48,10 +49,13 @@ class Instance:
 
     gate: Gate
 
-    def __init__(self, engine: Engine, program: wasmtime.InstancePre, *, memory_bytes: int) -> None:
+    def __init__(
+        self, engine: Engine, program: wasmtime.InstancePre, *, memory_bytes: int, lasting: bool = False
+    ) -> None:
         check_process()
         self._engine = engine
         self.metered = engine.metered
+        self.lasting = lasting  # whether its memory may outlive it
         self._store = wasmtime.Store(engine.wasmtime)
         self._context = capi.context_of(self._store)
         self.set_memory_limit(memory_bytes)
@@ -98,7 +102,7 @@ class Instance:
                 )
                 raise WorkspaceUnusable(Path(mount.host_path), reason) from None
         self._store.set_wasi(world)
-        self.gate = Gate(
+        self.gate = (LastingGate if self.lasting else Gate)(
             memory=self.memory,
             forwards=self._forwards,
             mounts=mounts,
@@ -110,7 +114,6 @@ class Instance:
     def close_world(self) -> None:
         """Take the folders away again; every file that the guest held open is closed."""
         self._store.set_wasi(wasmtime.WasiConfig())
-        del self.gate
 
     def set_fuel(self, fuel: int) -> None:
         """How many instructions the guest may run from now on."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from sandbox.wasm.pages import written_pages
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from sandbox.wasm.memory import Memory
 
@@ -55,6 +55,14 @@ class SharedMemory:
             self.size += len(chunk)
         os.ftruncate(self._descriptor, self.size)
         fcntl.fcntl(self._descriptor, F_ADD_SEALS, SEALS)
+
+    def chunks(self) -> Iterator[bytes]:
+        """The content, piece by piece."""
+        for start in range(0, self.size, CHUNK_BYTES):
+            if self._descriptor >= 0:
+                yield os.pread(self._descriptor, min(CHUNK_BYTES, self.size - start), start)
+            else:
+                yield bytes(self._copy[start : start + CHUNK_BYTES])
 
     def lay_over(self, memory: Memory) -> None:
         """Make a memory, which is at least as large, begin with this content."""

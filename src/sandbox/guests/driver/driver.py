@@ -5,6 +5,7 @@ host believes none of it: limits are the engine's, files are the gate's.
 """
 
 import array
+import ast
 import atexit
 import builtins
 import gc
@@ -22,6 +23,9 @@ from typing import Any
 
 CODE_PATH = "/app/user_code.py"
 SEED_BYTES = 32
+OUTPUT_LOST = 120  # CPython's exit code when its last output cannot be written
+MOST_VALUE_CHARACTERS = 10_000
+REMEMBERED_TURNS = 200  # whose source a traceback can show
 REHEARSALS = 20
 REHEARSED_CODE = (b"print(1 + 1)", b"import json\nprint(json.dumps({'a': [1, 2.5]}))", b"1 / 0", b"a b")
 WORKSPACE = "/app"
@@ -109,9 +113,13 @@ def rehearse() -> None:
     for _ in range(REHEARSALS):
         sys.stdout = sys.stderr = io.StringIO()
         for code in REHEARSED_CODE:
-            run({"code": code, "args": (), "env": dict(os.environ), "streaming": False})
+            job = {"code": code, "args": (), "env": dict(os.environ), "streaming": False, "renew": True}
+            run(job)
+            take_turn(job)
     sys.stdout, sys.stderr = streams
     sys.modules["__main__"] = main
+    session.clear()
+    turns.clear()
 
 
 def pin() -> None:
@@ -144,9 +152,59 @@ def check(job: Job) -> Report:
 def run(job: Job) -> Report:
     """Run code as `__main__` in a fresh namespace."""
     renew(job)
+    set_streams(job)
     main = fresh_main()
     code, flags = guarded(lambda: exec(compile_code(job["code"]), main.__dict__))
     return finish(code), flags, ""
+
+
+session: list[types.ModuleType] = []  # its `__main__`, once it has one
+turns: list[None] = []  # one for each so far
+
+
+def take_turn(job: Job) -> Report:
+    """Run code in the namespace that the turns of a session share; the value of a last expression."""
+    if job["renew"]:
+        renew(job)
+    set_streams(job)
+    main = session_main()
+    shown: list[str] = []
+    code, flags = guarded(lambda: run_cell(job["code"], main.__dict__, shown))
+    flush_output()
+    return code, flags | (HAS_VALUE if shown else 0), "".join(shown)
+
+
+def session_main() -> types.ModuleType:
+    """The `__main__` of a session, new or back in its place after code that replaced it."""
+    if not session:
+        session.append(fresh_main())
+    sys.modules["__main__"] = session[0]
+    return session[0]
+
+
+def run_cell(source: bytes, namespace: dict[str, Any], shown: list[str]) -> None:
+    """Execute a turn's code; what its last expression gives is shown, unless it is None."""
+    name = remember_source(source)
+    tree = ast.parse(source, name)
+    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    exec(compile(tree, name, "exec", dont_inherit=True), namespace)
+    if last is not None:
+        value = eval(compile(ast.Expression(last.value), name, "eval", dont_inherit=True), namespace)
+        if value is not None:
+            builtins.__dict__["_"] = value
+            text = repr(value)
+            cut = len(text) > MOST_VALUE_CHARACTERS
+            shown.append(f"{text[:MOST_VALUE_CHARACTERS]}..." if cut else text)
+
+
+def remember_source(source: bytes) -> str:
+    """A file name of the turn's own, under which tracebacks find its lines, in later turns too."""
+    turns.append(None)
+    name = f"<turn {len(turns)}>"
+    text = source.decode("utf-8", "replace")
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    linecache.cache.pop(f"<turn {len(turns) - REMEMBERED_TURNS}>", None)
+    return name
 
 
 def fresh_main() -> types.ModuleType:
@@ -205,12 +263,18 @@ def finish(code: int) -> int:
         atexit._run_exitfuncs()
     except BaseException as error:
         show(error)
+    return code if flush_output() else code or OUTPUT_LOST
+
+
+def flush_output() -> bool:
+    """Write out what is buffered; False where that fails."""
+    flushed = True
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
         except BaseException:
-            code = code or 120  # as CPython does when its last output is lost
-    return code
+            flushed = False
+    return flushed
 
 
 # ---- nothing of the image's past
@@ -226,9 +290,14 @@ def renew(job: Job) -> None:
     if tempfile is not None:
         tempfile.__dict__["_name_sequence"] = None
     set_environment(job["env"])
+
+
+def set_streams(job: Job) -> None:
+    """Give the code its arguments, and a caller that listens its output line by line."""
     sys.argv = [CODE_PATH, *job["args"]]
-    if job["streaming"]:
-        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    stdout = sys.stdout
+    if isinstance(stdout, io.TextIOWrapper) and stdout.line_buffering != job["streaming"]:
+        stdout.reconfigure(line_buffering=job["streaming"])
 
 
 environment: dict[str, str] = {}  # what os.environ was last set to
@@ -244,4 +313,4 @@ def set_environment(env: dict[str, str]) -> None:
         environment.update(env)
 
 
-JOBS = {"prepare": prepare, "check": check, "run": run}
+JOBS = {"prepare": prepare, "check": check, "run": run, "turn": take_turn}

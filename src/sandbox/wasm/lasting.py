@@ -1,0 +1,67 @@
+"""The gate of a guest whose memory outlives its instance."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sandbox.wasm import abi
+from sandbox.wasm.gate import FIRST_PREOPEN, Descriptor, Gate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+MOST_U64 = (1 << 64) - 1
+FOLDER_NAME = b"."
+
+
+class LastingGate(Gate):
+    """Keeps the guest's clock going, and its old descriptors from naming new files."""
+
+    def __init__(self, **parts: Any) -> None:
+        super().__init__(**parts)
+        self._first_own = len(self._fds)
+        self.clock_offset = 0  # nanoseconds that passed for the guest in earlier instances
+
+    def now(self, clock: int) -> int | None:
+        """The guest's own clock, in nanoseconds."""
+        moment = super().now(clock)
+        return None if moment is None else moment + self._offset(clock)
+
+    def clock_time_get(self, args: int, clock: int, _precision: int, out: int) -> int:
+        error = self._forward("clock_time_get", args)
+        answer = self._memory.unpack(abi.U64, out) if error == abi.SUCCESS else None
+        if answer is not None:
+            self._memory.pack(abi.U64, out, (answer[0] + self._offset(clock)) & MOST_U64)
+        return error
+
+    def _offset(self, clock: int) -> int:
+        return self.clock_offset if clock == abi.CLOCK_MONOTONIC else 0
+
+    def open_numbers(self) -> list[int]:
+        """The numbers that the guest itself holds open."""
+        return sorted(number for number in self._fds if number >= self._first_own)
+
+    def occupy(self, numbers: Iterable[int]) -> None:
+        """Keep numbers that the guest held open in an earlier instance from naming other files.
+
+        Each becomes a folder, which can be neither read nor written, until the guest closes it.
+        """
+        wanted = set(numbers)
+        surplus = []
+        while wanted and len(self._fds) < self._most_fds and (opened := self._open_folder()) is not None:
+            self._fds[opened] = Descriptor()
+            if opened in wanted:
+                wanted.discard(opened)
+            else:
+                surplus.append(opened)
+        for number in surplus:
+            self._query("fd_close", number)
+            del self._fds[number]
+
+    def _open_folder(self) -> int | None:
+        if self._scratch is None:
+            return None
+        name = self._scratch + abi.FILESTAT.size
+        self._memory.write(name, FOLDER_NAME)
+        answer = self._ask(abi.U32, "path_open", FIRST_PREOPEN, 0, name, 1, abi.O_DIRECTORY, 0, 0, 0)
+        return None if answer is None else int(answer[0])
