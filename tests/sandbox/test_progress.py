@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import subprocess
 import sys
 
@@ -51,6 +52,18 @@ def test_a_terminal_sees_what_happens_how_long_and_that_it_is_once():
     assert "compiling [the] guest (about 95 s, once per machine)" in shown
     assert "0:00:00" in shown
     assert printed == "0\n"
+
+
+def test_of_steps_inside_steps_the_innermost_is_shown():
+    inner = "with progress(SandboxLogger(events), 'inner', expected_seconds=5): time.sleep(0.3)"
+    _, shown = run_on_a_terminal(STEP.format(body=f"{inner}\n        time.sleep(0.3)"))
+    frames = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown).splitlines()
+    assert any("inner (about 5 s" in frame for frame in frames)
+    while_inside = [frame for frame in frames if re.match(r"[-\\|/] inner", frame)]
+    assert while_inside
+    after = frames[frames.index(while_inside[-1]) + 1 :]
+    assert any(re.match(r"[-\\|/] compiling", frame) for frame in after)
+    assert [frame.split(" (")[0] for frame in frames[-2:]] == ["* compiling [the] guest", "* inner"]
 
 
 def test_a_step_that_fails_leaves_the_terminal_usable():
