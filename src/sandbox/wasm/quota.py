@@ -11,6 +11,11 @@ if TYPE_CHECKING:
 
 # Each new file, folder or link costs the disk a node, so that empty files count too.
 NODE_BYTES = 4096
+# Folders are opened from one above them; past this length of path, from a nearer one, because a
+# guest can nest them deeper than any path reaches.
+LONGEST_STEP = 2048
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_Pending = list[tuple[int, str | None]]  # an open folder, and a path from it; None to close it
 
 
 @dataclass(frozen=True)
@@ -33,20 +38,54 @@ class Usage:
 def measure(root: str, keep_going: Callable[[], object] = lambda: None) -> Usage:
     """Add up a folder without following links; `keep_going` may raise to give up."""
     usage = Usage()
-    pending = [root]
-    while pending:
-        keep_going()
-        try:
-            with os.scandir(pending.pop()) as entries:
-                for entry in entries:
-                    usage.files += 1
-                    if entry.is_dir(follow_symlinks=False):
-                        pending.append(entry.path)
-                    else:
-                        usage.bytes += entry.stat(follow_symlinks=False).st_size
-        except OSError:
-            continue  # gone meanwhile, or not ours to read
+    top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    pending: _Pending = [(top, None), (top, ".")]
+    try:
+        while pending:
+            keep_going()
+            base, path = pending.pop()
+            if path is None:
+                os.close(base)
+            else:
+                _add_folder(usage, pending, base, path)
+    finally:
+        for base, path in pending:
+            if path is None:
+                os.close(base)
     return usage
+
+
+def _add_folder(usage: Usage, pending: _Pending, base: int, path: str) -> None:
+    try:
+        folder = os.open(path, _FOLDER, dir_fd=base)
+    except OSError:
+        return  # gone meanwhile, or not ours to read
+    if len(path) > LONGEST_STEP:
+        pending.append((folder, None))
+        pending += [(folder, f"./{name}") for name in _count(usage, folder)]
+        return
+    pending += [(base, f"{path}/{name}") for name in _count(usage, folder)]
+    os.close(folder)
+
+
+def _count(usage: Usage, folder: int) -> list[str]:
+    """Add the entries of one open folder; the names of the folders in it."""
+    below = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            usage.files += 1
+            if entry.is_dir(follow_symlinks=False):
+                below.append(entry.name)
+            else:
+                usage.bytes += _size(entry)
+    return below
+
+
+def _size(entry: os.DirEntry[str]) -> int:
+    try:
+        return entry.stat(follow_symlinks=False).st_size
+    except OSError:
+        return 0  # gone meanwhile
 
 
 class Quota:

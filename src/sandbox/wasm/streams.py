@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import stat
 from typing import TYPE_CHECKING, BinaryIO
 
 from sandbox.wasm import abi
@@ -70,13 +71,13 @@ class Output:
 class Input:
     """What the guest reads: bytes that are there already, or a stream that may block.
 
-    A stream with a descriptor is read from that descriptor, so that a wait for it can be ended;
-    one without is read as it is, for as long as it takes.
+    A pipe, a socket or a terminal is read from its descriptor, so that a wait for it can be ended;
+    any other stream is read as it is, for as long as it takes.
     """
 
     def __init__(self, source: bytes | BinaryIO) -> None:
         self._data = memoryview(source) if isinstance(source, bytes) else memoryview(b"")
-        self._stream = None if isinstance(source, bytes) else source
+        self._stream = None if isinstance(source, bytes) else getattr(source, "buffer", source)
         self._descriptor = None if self._stream is None else _descriptor_of(self._stream)
 
     def read(self, call: Call, memory: Memory, buffers: Buffers | None, out: int) -> int:
@@ -107,11 +108,15 @@ class Input:
         """Whether a read would not block, within this time."""
         if self._descriptor is None:
             return True
-        return bool(select.select([self._descriptor], [], [], seconds)[0])
+        poll = select.poll()  # select() refuses numbers from 1,024 up
+        poll.register(self._descriptor, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
 
 
 def _descriptor_of(stream: BinaryIO) -> int | None:
+    """What to wait for; None for a file, which never blocks and whose reader has its own position."""
     try:
-        return stream.fileno()
+        descriptor = stream.fileno()
+        return None if stat.S_ISREG(os.fstat(descriptor).st_mode) else descriptor
     except (OSError, AttributeError, ValueError):
         return None
