@@ -20,7 +20,7 @@ from sandbox.events import SandboxLogger
 from sandbox.guests.cpython import find_unpacked_guest
 
 if TYPE_CHECKING:
-    from sandbox.cache import Cache, CacheEntry
+    from sandbox.cache import Cache
 
 __all__ = ["Finding", "examine"]
 
@@ -90,14 +90,27 @@ def _cache(cache: Cache | None) -> Finding:
 
 
 def _images(cache: Cache | None) -> Finding:
-    images = [entry for entry in cache.entries() if _is_image(entry)] if cache else []
-    shown = "\n".join(f"{entry.name} ({entry.size_bytes // MEGABYTE} MB)" for entry in images)
-    details = {entry.name: entry.size_bytes for entry in images}
-    return Finding("images", shown or "none yet: `sandbox warmup` makes one", details=details)
+    if cache is None:
+        return Finding("images", "none are kept without a cache")
+    images = [entry for entry in cache.entries() if entry.name.startswith("image-")]
+    preloads = {entry.name: _preload_of(cache.path / entry.name) for entry in images}
+    lines = [f"{preloads[entry.name]} ({entry.size_bytes // MEGABYTE} MB)" for entry in images]
+    details = {
+        entry.name: {"preload": preloads[entry.name], "size_bytes": entry.size_bytes} for entry in images
+    }
+    return Finding(
+        "images", "\n".join(sorted(lines)) or "none yet: `sandbox warmup` makes one", details=details
+    )
 
 
-def _is_image(entry: CacheEntry) -> bool:
-    return "image" in entry.name
+def _preload_of(path: Path) -> str:
+    from sandbox.images import Header
+
+    try:
+        with path.open("rb") as stream:
+            return ", ".join(Header.read(stream).preload) or "no modules"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "unreadable"
 
 
 def _kernel() -> Finding:
