@@ -1,5 +1,6 @@
 import json
 import threading
+import time
 from pathlib import Path
 
 import httpx2
@@ -355,6 +356,25 @@ def test_what_code_did_is_data(client, session):
         404,
         "run-not-found",
     )
+
+
+def test_code_ends_when_its_client_leaves(world, client):
+    session = create(client)
+    path = f"/sessions/{session['sessionId']}"
+    code = "import time\nwhile True:\n    open('/app/beat', 'w').write(str(time.time()))"
+    with httpx2.Client(base_url=client.base_url, timeout=5) as leaver, pytest.raises(httpx2.ReadTimeout):
+        leaver.post(f"{path}/execute", json={"code": code, "timeoutSeconds": 300})
+    beat = Path(session["workingDir"], "beat")
+    assert beat.exists()
+
+    def is_still():
+        before = beat.stat().st_mtime_ns
+        return time.sleep(0.3) or beat.stat().st_mtime_ns == before
+
+    world.wait_until(is_still, "the end of the program")
+    # A session that executes cannot be deleted, so its deletion shows that nothing runs any more.
+    client.post(f"{path}/stop")
+    assert client.delete(path).status_code == 204
 
 
 def test_without_tmux_a_run_is_refused_and_nothing_is_left(make_world, tmp_path):

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["create_app"]
 
 REQUESTS_AT_ONCE = 100
-"""Worker threads: a request holds one until it is answered, an execution for as long as it runs."""
+EXECUTIONS_AT_ONCE = 16
+"""Worker threads, each held until its request is answered; executions have their own, because they last."""
 
 DESCRIPTION = """\
 Teams of agents in tmux, each session with a workspace and a sandbox of its own.
@@ -78,6 +79,7 @@ def create_app(runs: Runs, *, local: bool = True) -> FastAPI:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     anyio.to_thread.current_default_thread_limiter().total_tokens = REQUESTS_AT_ONCE
+    app.state.executions = anyio.CapacityLimiter(EXECUTIONS_AT_ONCE)
     await anyio.to_thread.run_sync(app.state.runs.reconcile)
     yield
 

@@ -1,5 +1,6 @@
 """Code and files in a session's sandbox."""
 
+import threading
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Response
@@ -8,6 +9,7 @@ from fastapi.requests import Request
 from mas.service.models import Deleted, Execution, FileList, Written
 from mas.service.problems import responses
 from mas.service.routes import OneSession, TheRuns, require_json
+from mas.service.waiting import run_for_client
 from sandbox.result import SandboxResult
 
 __all__ = ["router"]
@@ -43,18 +45,25 @@ async def read_body(request: Request) -> bytes:
     response_description="What the program did.",
     responses=responses(404, 409, 413, 415, 422, 503),
 )
-def execute_code(runs: TheRuns, session_id: OneSession, execution: Execution) -> SandboxResult:
-    """Run Python in the session's sandbox and wait for its end.
+async def execute_code(
+    request: Request, runs: TheRuns, session_id: OneSession, execution: Execution
+) -> SandboxResult:
+    """Run Python in the session's sandbox and wait for its end; a client that leaves ends it.
 
     What the program did is the answer, errors and limits included: see `exit_code` and `stopped_by`.
     """
-    with runs.sandbox(session_id) as sandbox:
-        return sandbox.execute(
-            execution.code,
-            stdin=execution.stdin,
-            args=execution.args,
-            timeout_seconds=execution.timeout_seconds,
-        )
+
+    def run(cancel: threading.Event) -> SandboxResult:
+        with runs.sandbox(session_id) as sandbox:
+            return sandbox.execute(
+                execution.code,
+                stdin=execution.stdin,
+                args=execution.args,
+                timeout_seconds=execution.timeout_seconds,
+                cancel=cancel,
+            )
+
+    return await run_for_client(request, run)
 
 
 @router.get("/sessions/{sessionId}/files", response_description="The files.", responses=responses(404, 422))

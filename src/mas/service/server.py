@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import socket
 from typing import TYPE_CHECKING
@@ -68,6 +69,7 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             _write_note(self._note, self._facts)
+            logging.getLogger("uvicorn.error").info("Serving %s", self._facts["url"])
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         _remove_note(self._note, self._facts)
@@ -75,8 +77,17 @@ class _Server(uvicorn.Server):
 
 
 def _listen(host: str, port: int) -> socket.socket:
+    # Named TCP, because asyncio sends small answers at once only on sockets that say so: 40 ms a request.
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host.strip("[]"), port), family=family, backlog=BACKLOG)
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host.strip("[]"), port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise OSError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+    return listener
 
 
 def _url(listener: socket.socket) -> str:
