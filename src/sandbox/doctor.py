@@ -93,14 +93,12 @@ def _images(cache: Cache | None) -> Finding:
     if cache is None:
         return Finding("images", "none are kept without a cache")
     images = [entry for entry in cache.entries() if entry.name.startswith("image-")]
-    preloads = {entry.name: _preload_of(cache.path / entry.name) for entry in images}
-    lines = [f"{preloads[entry.name]} ({entry.size_bytes // MEGABYTE} MB)" for entry in images]
-    details = {
-        entry.name: {"preload": preloads[entry.name], "size_bytes": entry.size_bytes} for entry in images
+    details: dict[str, dict[str, Any]] = {
+        entry.name: {"preload": _preload_of(cache.path / entry.name), "size_bytes": entry.size_bytes}
+        for entry in images
     }
-    return Finding(
-        "images", "\n".join(sorted(lines)) or "none yet: `sandbox warmup` makes one", details=details
-    )
+    lines = sorted(f"{image['preload']} ({image['size_bytes'] // MEGABYTE} MB)" for image in details.values())
+    return Finding("images", "\n".join(lines) or "none yet: `sandbox warmup` makes one", details=details)
 
 
 def _preload_of(path: Path) -> str:
@@ -110,7 +108,7 @@ def _preload_of(path: Path) -> str:
         with path.open("rb") as stream:
             return ", ".join(Header.read(stream).preload) or "no modules"
     except (OSError, ValueError, KeyError, TypeError):
-        return "unreadable"
+        return "made by another version"
 
 
 def _kernel() -> Finding:
