@@ -54,10 +54,11 @@ def open_folder(name: str | os.PathLike[str], dir_fd: int | None = None) -> int:
     try:
         return os.open(name, FOLDER_FLAGS, dir_fd=dir_fd)
     except NotADirectoryError:
-        # The kernel answers ENOTDIR for a symlink too when O_DIRECTORY is asked for.
-        if stat.S_ISLNK(os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode):
-            raise _link_in_the_way(name) from None
-        raise
+        # The kernel answers ENOTDIR for a symlink too when O_DIRECTORY is asked for. What is no
+        # file by now was one: somebody swaps them.
+        if stat.S_ISREG(os.stat(name, dir_fd=dir_fd, follow_symlinks=False).st_mode):
+            raise
+        raise _link_in_the_way(name) from None
 
 
 def open_file(name: str, dir_fd: int) -> int:
