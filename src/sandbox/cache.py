@@ -31,6 +31,9 @@ __all__ = ["Cache", "CacheEntry", "cache_folder", "open_cache"]
 TEMP_PREFIX = ".tmp-"
 LOCK_PREFIX = ".lock-"
 SEAL_PREFIX = ".seal-"
+# Of what was used least lately; a machine that tries many sets of modules must not fill its disk.
+MOST_FILE_BYTES = 4 << 30
+UNUSED_SECONDS = 30 * 86400.0
 # A temporary name is locked a moment after it is made; a sweep leaves young ones alone.
 YOUNGEST_STALE_SECONDS = 60.0
 
@@ -80,13 +83,17 @@ class Cache:
 
         Its content is hashed again only when the file system says that it may have changed.
         """
-        return self._accepted(self._entry(name), self._sealed_file_refusal)
+        found = self._accepted(self._entry(name), self._sealed_file_refusal)
+        if found is not None:
+            self._mark_used(found)
+        return found
 
     def refuse(self, name: str, reason: str) -> None:
         """Warn of an entry that its reader cannot use, and drop it."""
         target = self._entry(name)
         self._logger.warning("cache.entry_refused", path=str(target), reason=reason)
         target.unlink(missing_ok=True)
+        self._seal_of(target).unlink(missing_ok=True)
 
     def store(self, name: str, write: Callable[[BinaryIO], object]) -> Path | None:
         """Put what `write` writes under `name`; None with a warning where the disk refuses."""
@@ -106,6 +113,7 @@ class Cache:
         except OSError as error:
             _warn_once(self._logger, "cache.unwritable", self.path, error)
             return None
+        self._evict(keep=target)
         return target
 
     def folder(
@@ -189,6 +197,31 @@ class Cache:
             stream.write(json.dumps(seal).encode())
             stream.flush()
             temp.replace(self._seal_of(path))
+
+    def _mark_used(self, path: Path) -> None:
+        try:
+            os.utime(self._seal_of(path))
+        except OSError:
+            pass
+
+    def _evict(self, *, keep: Path) -> None:
+        """Drop the files that were not used for long, and those past the most that is kept."""
+        kept_bytes = _size(keep)
+        for path, used_at in self._files_by_use():
+            if path == keep:
+                continue
+            kept_bytes += _size(path)
+            if kept_bytes > MOST_FILE_BYTES or time.time() - used_at > UNUSED_SECONDS:
+                path.unlink(missing_ok=True)
+                self._seal_of(path).unlink(missing_ok=True)
+
+    def _files_by_use(self) -> list[tuple[Path, float]]:
+        """Every file with the time of its last use, the latest first."""
+        seals = ((seal, _stat(seal)) for seal in self.path.glob(f"{SEAL_PREFIX}*"))
+        used = [
+            (self.path / seal.name.removeprefix(SEAL_PREFIX), info.st_mtime) for seal, info in seals if info
+        ]
+        return sorted(used, key=lambda pair: -pair[1])
 
     def _seal_of(self, path: Path) -> Path:
         return self.path / f"{SEAL_PREFIX}{path.name}"

@@ -284,6 +284,20 @@ def test_entries_lists_finished_things_with_their_sizes(cache):
         assert cache.entries() == [CacheEntry("a", 7), CacheEntry("b", 5)]
 
 
+def test_what_was_not_used_for_long_makes_room(cache, monkeypatch):
+    for name in ("old", "used", "stale"):
+        store_text(cache, name, "x" * 100)
+    os.utime(cache.path / ".seal-stale", (1, 1))
+    now = time.time()
+    for age, name in enumerate(("used", "old"), start=1):
+        os.utime(cache.path / f".seal-{name}", (now - age * 60, now - age * 60))
+    cache.find("old")
+    monkeypatch.setattr("sandbox.cache.MOST_FILE_BYTES", 250)
+    store_text(cache, "new", "x" * 100)
+    assert [entry.name for entry in cache.entries()] == ["new", "old"]
+    assert sorted(path.name for path in cache.path.glob(".seal-*")) == [".seal-new", ".seal-old"]
+
+
 def test_only_what_dead_processes_left_is_swept(cache):
     dead_file, dead_folder = cache.path / ".tmp-dead", cache.path / ".tmp-tree"
     dead_file.write_text("x")
