@@ -28,6 +28,8 @@ demo: $(STAMP) ## run untrusted code with pandas and a plot, show the files and 
 test: $(STAMP) ## run the whole test suite
 	@command -v tmux >/dev/null || { \
 	    echo "tmux is needed by the tests of mas; on Debian: apt-get install tmux" >&2; exit 1; }
+	@echo "Preparing the Python guest (about four minutes, once per machine) ..."
+	@$(BIN)/sandbox warmup --unmetered
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
 check: $(STAMP) ## lint, format, types, shell scripts, import direction
