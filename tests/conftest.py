@@ -190,3 +190,25 @@ def aged_session(tmp_path):
         return session_id
 
     return make
+
+
+@pytest.fixture
+def make_box(tmp_path):
+    """Sandboxes on the test's own workspace; all of them start from the one image of the process."""
+    from sandbox import ExecutionPolicy, create_sandbox
+
+    made = []
+
+    def make(workspace="workspace", **fields):
+        box = create_sandbox(policy=ExecutionPolicy(**fields), workspace=tmp_path / workspace)
+        made.append(box)
+        return box
+
+    yield make
+    for box in made:
+        box.close()
+
+
+@pytest.fixture
+def box(make_box):
+    return make_box()

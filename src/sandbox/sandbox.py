@@ -45,6 +45,17 @@ class RuntimeType(StrEnum):
     PYTHON = "python"
 
 
+class _EitherEvent(threading.Event):
+    """Set when it is set itself, or when a caller's own event is, which stays the caller's."""
+
+    def __init__(self, other: threading.Event | None) -> None:
+        super().__init__()
+        self._other = other
+
+    def is_set(self) -> bool:
+        return super().is_set() or (self._other is not None and self._other.is_set())
+
+
 class BaseSandbox(ABC):
     """Runs code in one workspace; one sandbox may be used from many threads at once."""
 
@@ -68,7 +79,7 @@ class BaseSandbox(ABC):
 
     async def execute_async(self, code: str, **options: Any) -> SandboxResult:
         """`execute` beside an event loop; cancelling the task stops the guest."""
-        cancel = options.pop("cancel", None) or threading.Event()
+        cancel = _EitherEvent(options.pop("cancel", None))
         running = asyncio.to_thread(self.execute, code, cancel=cancel, **options)
         task = asyncio.ensure_future(running)
         try:
@@ -95,6 +106,8 @@ class BaseSandbox(ABC):
 
 class PythonSandbox(BaseSandbox):
     """Python in WebAssembly; each execution is a fresh interpreter, and only files persist."""
+
+    _job_kind = "run"
 
     def __init__(
         self,
@@ -135,7 +148,9 @@ class PythonSandbox(BaseSandbox):
         cancel: threading.Event | None = None,
     ) -> SandboxResult:
         """Run `code` in a fresh interpreter and wait for its end."""
-        request = Request(_encode(code), _input(stdin), _arguments(args), timeout_seconds, on_output, cancel)
+        request = Request(
+            _encode(code), _input(stdin), _arguments(args), timeout_seconds, on_output, cancel, self._job_kind
+        )
         image, cache = self._prepare()
         self._check_workspace()
         self._keep_code(request.code)
@@ -232,6 +247,8 @@ class PythonSandbox(BaseSandbox):
             stopped_by=outcome.stopped_by,
             stdout_truncated=outcome.stdout.truncated,
             stderr_truncated=outcome.stderr.truncated,
+            value=outcome.value,
+            state=outcome.state,
         )
 
     def _log_end(self, result: SandboxResult, outcome: Outcome) -> None:

@@ -40,6 +40,9 @@ class Watchdog:
         """Watch a call from now on; one without a limit costs nothing."""
         if call.deadline is None and call.cancel is None:
             return
+        if _end_if_due(call):  # asked to end before it began
+            self._bell()
+            return
         with self._changed:
             self._calls.add(call)
             self._start()
