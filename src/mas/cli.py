@@ -51,7 +51,8 @@ Session = Annotated[
 Tmux = Annotated[
     str | None, typer.Option("--tmux", metavar="NAME", help="The session that is meant, by its tmux name.")
 ]
-Id = Annotated[str | None, typer.Argument(metavar="[ID]", help="The session, by its whole id.")]
+Id = Annotated[str | None, typer.Argument(metavar="ID", help="The session, by its whole id.")]
+FilePath = Annotated[str, typer.Argument(metavar="PATH", help="Relative to the session's folder.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 AgentArgument = Annotated[str, typer.Argument(metavar="AGENT", help="Two digits, like 10.")]
 
@@ -251,7 +252,7 @@ def execute(
 
 @files_app.command("list")
 def list_files(
-    pattern: Annotated[str | None, typer.Argument(metavar="[PATTERN]", help="Like *.csv")] = None,
+    pattern: Annotated[str | None, typer.Argument(metavar="PATTERN", help="Like *.csv")] = None,
     session: Session = None,
     *,
     as_json: Json = False,
@@ -263,7 +264,7 @@ def list_files(
 
 
 @files_app.command("read")
-def read_file(path: str, session: Session = None) -> None:
+def read_file(path: FilePath, session: Session = None) -> None:
     """Write a file's bytes to standard output."""
     runs = find_runs()
     write_bytes(runs.read_file(choose(runs, session, None), path))
@@ -271,7 +272,7 @@ def read_file(path: str, session: Session = None) -> None:
 
 @files_app.command("write")
 def write_file(
-    path: str,
+    path: FilePath,
     source: Annotated[
         str, typer.Argument(metavar="FILE", help="Where the content is; - for standard input.")
     ],
@@ -285,7 +286,7 @@ def write_file(
 
 @files_app.command("delete")
 def delete_file(
-    path: str,
+    path: FilePath,
     session: Session = None,
     *,
     recursive: Annotated[bool, typer.Option("--recursive", help="A folder, with everything in it.")] = False,
