@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from pydantic import ConfigDict
+
 from mas.config import AgentId, RunConfig, Value, split_command
 from mas.processes import Process, is_alive
 from mas.tmux import Pane, PaneStart
@@ -33,6 +35,7 @@ __all__ = [
     "pane_start",
     "plan",
     "read_log",
+    "recorded_supervisors",
     "supervisor_of",
     "view",
     "wait_until_ready",
@@ -67,6 +70,8 @@ class AgentView(Value):
 
 class Launch(Value):
     """How one agent is started: what its supervisor reads."""
+
+    model_config = ConfigDict(extra="ignore")  # a newer version may have written it
 
     agent_id: AgentId
     window: str
@@ -104,14 +109,16 @@ def prepare(layout: Layout, planned: list[Launch]) -> None:
         path.unlink()
     for launch in planned:
         path = layout.state_dir / f"launch-{launch.agent_id}.json"
-        path.touch(mode=0o600)
-        path.write_text(launch.model_dump_json(by_alias=True), encoding="utf-8")
+        temporary = path.with_suffix(".tmp")
+        temporary.touch(mode=0o600)
+        temporary.write_text(launch.model_dump_json(by_alias=True), encoding="utf-8")
+        temporary.rename(path)
 
 
 def launches(layout: Layout) -> dict[str, Launch]:
-    """How each agent of the run was started, by id."""
+    """How each agent of the run was started, by id; one whose file a power failure emptied is left out."""
     paths = sorted(layout.state_dir.glob("launch-*.json"))
-    found = [Launch.model_validate_json(path.read_bytes()) for path in paths]
+    found = [Launch.model_validate_json(text) for path in paths if (text := path.read_bytes())]
     return {launch.agent_id: launch for launch in found}
 
 
@@ -154,6 +161,12 @@ def forget(layout: Layout, agent_id: str) -> None:
 def supervisor_of(layout: Layout, agent_id: str) -> Process | None:
     """The supervisor of an agent, when it has started."""
     return _process(read_record(layout, agent_id).get("supervisor"))
+
+
+def recorded_supervisors(layout: Layout) -> set[Process]:
+    """The supervisors that left a record, alive or not."""
+    ids = [path.stem.removeprefix("agent-") for path in layout.state_dir.glob("agent-*.json")]
+    return {process for agent_id in ids if (process := supervisor_of(layout, agent_id))}
 
 
 def wait_until_ready(layout: Layout, launch: Launch) -> None:
