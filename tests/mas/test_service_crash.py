@@ -104,3 +104,30 @@ def test_a_server_adopts_what_lives_and_restores_what_tmux_lost(world):
         assert client.post(f"{path}/restore").json() == made
         assert Path(made["workingDir"], "kept.txt").read_text() == "kept"
         assert {agent["alive"] for agent in client.get(path).json()["agents"]} == {True}
+
+
+def test_a_server_that_is_told_to_end_lets_its_clients_go(world):
+    answers = {}
+
+    def ask(client, name, method, path, **options):
+        answers[name] = client.request(method, path, timeout=60, **options)
+
+    with world.server() as url, httpx2.Client(base_url=url, timeout=60) as client:
+        made = client.post("/runs", json=CONFIG).json()
+        path = f"/sessions/{made['sessionId']}"
+        endless = {"code": "open('/app/begun', 'w')\nwhile True: pass", "timeoutSeconds": 300}
+        threads = [
+            threading.Thread(target=ask, args=(client, "stream", "GET", f"{path}/output/10")),
+            threading.Thread(
+                target=ask, args=(client, "code", "POST", f"{path}/execute"), kwargs={"json": endless}
+            ),
+        ]
+        for thread in threads:
+            thread.start()
+        world.wait_until(Path(made["workingDir"], "begun").exists, "the program's start")
+        os.kill(pid_of(world), signal.SIGTERM)
+        for thread in threads:
+            thread.join()
+    assert answers["stream"].status_code == 200
+    assert (answers["code"].status_code, answers["code"].json()["stopped_by"]) == (200, "cancelled")
+    assert not (world.root / "sessions" / ".api.json").exists()

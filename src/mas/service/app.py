@@ -14,6 +14,7 @@ from mas.service import files, routes
 from mas.service.guard import Guard
 from mas.service.models import Health
 from mas.service.problems import Problem, add_handlers, responses
+from mas.service.waiting import Clients
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["create_app"]
 
 REQUESTS_AT_ONCE = 100
-EXECUTIONS_AT_ONCE = 16
-"""Worker threads, each held until its request is answered; executions have their own, because they last."""
+"""Worker threads, each held until its request is answered."""
 
 DESCRIPTION = """\
 Teams of agents in tmux, each session with a workspace and a sandbox of its own.
@@ -79,7 +79,7 @@ def create_app(runs: Runs, *, local: bool = True) -> FastAPI:
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     anyio.to_thread.current_default_thread_limiter().total_tokens = REQUESTS_AT_ONCE
-    app.state.executions = anyio.CapacityLimiter(EXECUTIONS_AT_ONCE)
+    app.state.clients = Clients()
     await anyio.to_thread.run_sync(app.state.runs.reconcile)
     yield
 

@@ -208,10 +208,10 @@ def read_log(
     response_description="Events, for as long as the session runs.",
     responses=responses(404, 422),
 )
-def follow_output(runs: TheRuns, session_id: OneSession, agent_id: OneAgent) -> EventStream:
+def follow_output(request: Request, runs: TheRuns, session_id: OneSession, agent_id: OneAgent) -> EventStream:
     """What the agent's pane prints from now on, as server-sent events.
 
     `output` events carry a JSON object whose `text` is the next piece; one `end` event follows when the
     session stops. Comments keep the connection open while nothing is printed.
     """
-    return stream_output(runs.follow(session_id, agent_id))
+    return stream_output(runs.follow(session_id, agent_id), request.app.state.clients.closing)

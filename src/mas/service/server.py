@@ -17,6 +17,8 @@ from mas.service.guard import is_loopback
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from fastapi import FastAPI
+
     from mas.runs import Runs
 
 __all__ = ["address_file", "serve"]
@@ -41,8 +43,9 @@ def serve(runs: Runs, *, host: str, port: int) -> None:
             "MAS_API_TOKEN", f"a server on {host} needs a token; set one, or use 127.0.0.1"
         )
     listener = _listen(host, port)
+    app = create_app(runs, local=local)
     config = uvicorn.Config(
-        create_app(runs, local=local),
+        app,
         log_level="info",
         proxy_headers=False,
         server_header=False,
@@ -50,14 +53,15 @@ def serve(runs: Runs, *, host: str, port: int) -> None:
         ws="none",
     )
     with listener:
-        _Server(config, runs, listener).run(sockets=[listener])
+        _Server(config, app, runs, listener).run(sockets=[listener])
 
 
 class _Server(uvicorn.Server):
-    """Leaves a note of its address while it answers."""
+    """Leaves a note of its address while it answers, and lets go of who waits when it is told to end."""
 
-    def __init__(self, config: uvicorn.Config, runs: Runs, listener: socket.socket) -> None:
+    def __init__(self, config: uvicorn.Config, app: FastAPI, runs: Runs, listener: socket.socket) -> None:
         super().__init__(config)
+        self._app = app
         self._note = address_file(runs.settings.root)
         self._facts = {
             "url": _url(listener),
@@ -73,6 +77,7 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         _remove_note(self._note, self._facts)
+        self._app.state.clients.close()
         await super().shutdown(sockets)
 
 

@@ -10,6 +10,7 @@ import anyio.to_thread
 from fastapi.responses import StreamingResponse
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import AsyncIterator, Iterator
 
 __all__ = ["EventStream", "stream_output"]
@@ -23,12 +24,12 @@ class EventStream(StreamingResponse):
     media_type = "text/event-stream"
 
 
-def stream_output(chunks: Iterator[bytes]) -> EventStream:
-    """An `output` event for each chunk, then `end`; stops reading when the client leaves."""
-    return EventStream(_events(chunks))
+def stream_output(chunks: Iterator[bytes], closing: threading.Event) -> EventStream:
+    """An `output` event for each chunk, then `end`; stops when the client leaves or the server closes."""
+    return EventStream(_events(chunks, closing))
 
 
-async def _events(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
+async def _events(chunks: Iterator[bytes], closing: threading.Event) -> AsyncIterator[bytes]:
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     limiter = anyio.CapacityLimiter(1)  # a thread of its own: readers that wait take none from requests
     try:
@@ -36,6 +37,8 @@ async def _events(chunks: Iterator[bytes]) -> AsyncIterator[bytes]:
         while (chunk := await anyio.to_thread.run_sync(next, chunks, None, limiter=limiter)) is not None:
             text = decoder.decode(chunk)
             yield _event("output", {"text": text}) if text else KEEP_ALIVE
+            if closing.is_set():
+                return
         yield _event("end", {})
     finally:
         close = getattr(chunks, "close", None)
