@@ -400,13 +400,11 @@ class Gate:
     # ---- what is where
 
     def _name(self, address: int, length: int) -> bytes | None:
-        """A path that the guest names; None where it is not inside the memory."""
+        """A path that the guest names; None where wasmtime refuses it: not in the memory, or with a NUL."""
         if length > MOST_PATH_BYTES:
             raise Refusal(abi.ENAMETOOLONG)
         name = self._memory.read(address, length)
-        if name is not None and b"\0" in name:
-            raise Refusal(abi.EINVAL)
-        return name
+        return None if name is None or b"\0" in name else name
 
     def _hides(self, at: Descriptor | None, name: bytes, *, follow: bool = False) -> bool:
         hidden = self._host_only.hide(name) or self._leads_to_hidden(at, name, follow=follow)
@@ -485,6 +483,10 @@ class Gate:
         """The standard stream that a number stands for, if it still does."""
         held = self._fds.get(fd)
         return None if held is None or held.stream is None else self._streams[held.stream]
+
+    def is_open(self, fd: int) -> bool:
+        """Whether the guest holds something open under a number."""
+        return fd in self._fds
 
     def proc_exit(self, _args: int, code: int) -> int:
         self._call.exit(code)

@@ -21,6 +21,7 @@ class Poller(Protocol):
 
     def now(self, clock: int) -> int | None: ...
     def stream(self, fd: int) -> Input | Output | None: ...
+    def is_open(self, fd: int) -> bool: ...
 
 
 def poll(gate: Poller, call: Call, memory: Memory, source: int, target: int, count: int, out: int) -> int:
@@ -47,7 +48,7 @@ def _wait(gate: Poller, call: Call, asked: list[tuple[int, ...]]) -> list[tuple[
     while True:
         call.check()
         due = [
-            (asked[number][0], asked[number][1], _error(asked[number]))
+            (asked[number][0], asked[number][1], _error(gate, asked[number]))
             for number, wait in enumerate(waits)
             if (_is_ready(gate, asked[number]) if wait is None else wait <= waited)
         ]
@@ -71,8 +72,13 @@ def _nanoseconds(gate: Poller, subscription: tuple[int, ...]) -> int | None:
     return 0 if now is None else max(0, timeout - now)
 
 
-def _error(subscription: tuple[int, ...]) -> int:
-    return abi.SUCCESS if subscription[1] <= abi.EVENT_FD_WRITE else abi.EINVAL
+def _error(gate: Poller, subscription: tuple[int, ...]) -> int:
+    _, kind, number, *_ = subscription
+    if kind == abi.EVENT_CLOCK:
+        return abi.SUCCESS
+    if kind not in (abi.EVENT_FD_READ, abi.EVENT_FD_WRITE):
+        return abi.EINVAL
+    return abi.SUCCESS if gate.is_open(number) else abi.EBADF
 
 
 def _is_ready(gate: Poller, subscription: tuple[int, ...]) -> bool:
