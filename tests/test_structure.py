@@ -40,6 +40,7 @@ LAYERS = {
     "sandbox": [
         ["cli", "mcp"],
         ["session_cli", "repl", "doctor"],
+        ["invocation"],
         ["amounts", "interrupts"],
         [""],
         ["sessions"],
