@@ -173,6 +173,12 @@ def test_a_reader_that_goes_away_stops_the_guest(tmp_path):
     process.stderr.close()
 
 
+def test_closed_streams_are_no_obstacle(tmp_path):
+    code = "import sys; print(1); print(2, file=sys.stderr); print(repr(sys.stdin.read())); sys.exit(5)"
+    command = f"'{COMMAND}' run -c '{code}' <&- >&- 2>&-"
+    assert subprocess.run(["sh", "-c", command], cwd=tmp_path, timeout=DEADLINE_SECONDS).returncode == 5
+
+
 WRONG_USAGE = {
     ("run",): "name a FILE, or give the code with -c CODE, or - to read it from stdin",
     ("run", "missing.py"): "cannot read missing.py: No such file or directory",
