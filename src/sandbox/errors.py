@@ -13,7 +13,10 @@ SandboxError
     ├── InvalidSessionPath (ValueError)
     ├── SessionInUse (RuntimeError)         deletion of a session that is executing
     ├── ArchiveRejected (ValueError)        an archive that must not be unpacked
-    └── StateUnusable (RuntimeError)        saved interpreter state that cannot be resumed
+    ├── StateUnusable (RuntimeError)        saved interpreter state that cannot be resumed
+    ├── NotStateful (RuntimeError)          what only a stateful session can do
+    ├── InvalidCheckpointName (ValueError)
+    └── CheckpointUnknown (LookupError)
 """
 
 from __future__ import annotations
@@ -25,11 +28,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ArchiveRejected",
+    "CheckpointUnknown",
     "EngineUnusable",
     "GuestRejected",
     "GuestUnavailable",
+    "InvalidCheckpointName",
     "InvalidSessionId",
     "InvalidSessionPath",
+    "NotStateful",
     "PolicyValidationError",
     "PreloadFailed",
     "SandboxClosed",
@@ -145,3 +151,28 @@ class StateUnusable(SessionError, RuntimeError):
     def __init__(self, session_id: str, reason: str, *, remedy: str) -> None:
         self.session_id, self.reason, self.remedy = session_id, reason, remedy
         super().__init__(f"the saved state of session {session_id} cannot be resumed: {reason}; {remedy}")
+
+
+class NotStateful(SessionError, RuntimeError):
+    """A session that keeps no variables was asked for what needs them."""
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        super().__init__(f"session {session_id} keeps files only; open it with stateful=True for this")
+
+
+class InvalidCheckpointName(SessionError, ValueError):
+    """A name that no checkpoint can have."""
+
+    def __init__(self, name: object) -> None:
+        self.name = name
+        rule = "use 1 to 64 letters, digits, '.', '_' and '-', not beginning with a dot"
+        super().__init__(f"invalid checkpoint name {name!r}: {rule}")
+
+
+class CheckpointUnknown(SessionError, LookupError):
+    """A checkpoint that the session does not have."""
+
+    def __init__(self, session_id: str, name: str) -> None:
+        self.session_id, self.name = session_id, name
+        super().__init__(f"session {session_id} has no checkpoint {name!r}; list_checkpoints names them")

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from sandbox.guests.cpython import Guest
     from sandbox.wasm.memory import Memory
 
+DRIVER_PROTOCOL = 1  # raise it when a driver of an older image could not serve this host
 FORMAT = 2  # raise it when the layout of an image file changes
 HEADER_BYTES = 4096
 BUILD_MEMORY_BYTES = 4 << 30

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sandbox.events import SandboxLogger
     from sandbox.images import Image
     from sandbox.policy import ExecutionPolicy
-    from sandbox.result import StoppedBy
+    from sandbox.result import State, StoppedBy
     from sandbox.wasm.instance import Ending
     from sandbox.wasm.journal import Journal
     from sandbox.wasm.names import HostOnlyNames
@@ -65,6 +65,7 @@ class Outcome:
     journal: Journal
     denied: bool
     quota_exceeded: bool
+    state: State | None = None  # of a stateful session's interpreter
 
 
 @dataclass(frozen=True)

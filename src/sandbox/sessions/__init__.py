@@ -1,6 +1,7 @@
 """Sandboxes that persist: sessions, their files, and how long they are kept."""
 
 from sandbox.sessions.archive import ArchiveResult, archive_session, archive_sessions, restore_session
+from sandbox.sessions.checkpoints import Checkpoint
 from sandbox.sessions.copying import CopyResult, copy_into_session, copy_out_of_session
 from sandbox.sessions.files import (
     SessionUsage,
@@ -10,6 +11,7 @@ from sandbox.sessions.files import (
     session_usage,
     write_session_file,
 )
+from sandbox.sessions.forks import fork_session
 from sandbox.sessions.lifecycle import (
     SessionSandbox,
     create_session_sandbox,
@@ -26,6 +28,7 @@ from sandbox.sessions.retention import RetentionPolicy
 
 __all__ = [
     "ArchiveResult",
+    "Checkpoint",
     "CopyResult",
     "PruneResult",
     "RetentionPolicy",
@@ -40,6 +43,7 @@ __all__ = [
     "create_session_sandbox",
     "delete_session_path",
     "delete_session_workspace",
+    "fork_session",
     "get_session_sandbox",
     "list_session_files",
     "list_sessions",

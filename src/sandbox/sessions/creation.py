@@ -5,16 +5,16 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sandbox.events import SandboxLogger
 from sandbox.sessions import locks, metadata, removal, tree
 from sandbox.sessions.layout import FOLDER_MODE, STATE_FOLDER, check_session_id, incoming_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 
 def make_session(
@@ -23,23 +23,31 @@ def make_session(
     *,
     host_only: Iterable[str] = (),
     fill: Callable[[Path], None] | None = None,
+    fill_state: Callable[[Path], None] | None = None,
+    fields: Mapping[str, Any] | None = None,
     logger: SandboxLogger | None = None,
 ) -> Path:
     """Make a session of a given id; FileExistsError where there is one already.
 
-    `fill` puts the first files into the folder before anybody can see it; what it raises undoes
-    everything. A failed metadata write still gives a session, and one warning.
+    `fill` puts the first files into the folder before anybody can see it, `fill_state` what it
+    keeps beside it; what they raise undoes everything. `fields` go into the metadata. A failed
+    metadata write still gives a session, and one warning.
     """
     check_session_id(session_id)
     root = Path(root)
     logger = (logger or SandboxLogger()).bind(session_id=session_id)
     root.mkdir(parents=True, exist_ok=True)
-    with open_root(root) as root_fd, incoming(root_fd) as (name, fd):
+    with open_root(root) as root_fd, incoming(root_fd) as (name, fd), ExitStack() as held:
         refuse_existing(session_id, root_fd)
         if fill is not None:
             fill(root / name)
-        problem = _write_metadata(fd, metadata.new_metadata(session_id, tuple(host_only)))
-        place(name, session_id, root_fd)
+        state_name = None
+        if fill_state is not None:
+            states_fd = held.enter_context(states_folder(root_fd))
+            state_name, _ = held.enter_context(incoming(states_fd))
+            fill_state(root / STATE_FOLDER / state_name)
+        problem = _write_metadata(fd, metadata.new_metadata(session_id, tuple(host_only), **(fields or {})))
+        place(name, session_id, root_fd, state_name=state_name)
     if problem is None:
         logger.info("session.metadata.created")
     else:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 DEFAULT_ROOT = Path("workspace")
 METADATA_NAME = HOST_ONLY_PREFIX
 STATE_FOLDER = ".state"
+IMAGES_FOLDER = ".images"  # inside it: what the saved states of many sessions share
 INCOMING_PREFIX = ".tmp-"
 OUTGOING_PREFIX = ".trash-"
 FOLDER_MODE = 0o700

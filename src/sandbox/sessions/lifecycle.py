@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from sandbox.errors import SandboxClosed, WorkspaceUnusable
+from sandbox.errors import NotStateful, SandboxClosed, WorkspaceUnusable
 from sandbox.events import SandboxLogger
-from sandbox.sandbox import BaseSandbox, RuntimeType, check_runtime, create_sandbox
-from sandbox.sessions import locks, metadata, removal
+from sandbox.sandbox import BaseSandbox, PythonSandbox, RuntimeType, check_runtime
+from sandbox.sessions import checkpoints, locks, metadata, removal
 from sandbox.sessions.creation import make_session, open_root
 from sandbox.sessions.files import open_session
 from sandbox.sessions.layout import check_session_id, new_session_id, root_path
+from sandbox.sessions.live import live_sessions
+from sandbox.sessions.stateful import StatefulPythonSandbox
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from sandbox.policy import ExecutionPolicy
     from sandbox.result import SandboxResult
     from sandbox.sandbox import OutputCallback
+    from sandbox.sessions.checkpoints import Checkpoint
     from sandbox.sessions.files import Root
 
 __all__ = [
@@ -40,7 +43,7 @@ class SessionSandbox(BaseSandbox):
 
     session_id: str
 
-    def __init__(self, inner: BaseSandbox, session_id: str, workspace: Path, logger: SandboxLogger) -> None:
+    def __init__(self, inner: PythonSandbox, session_id: str, workspace: Path, logger: SandboxLogger) -> None:
         self.policy = inner.policy
         self.workspace = workspace
         self.logger = logger
@@ -48,6 +51,11 @@ class SessionSandbox(BaseSandbox):
         self._inner = inner
         self._folder = workspace.absolute()
         self._closed = False
+
+    @property
+    def is_stateful(self) -> bool:
+        """Whether variables persist from one execution to the next."""
+        return isinstance(self._inner, StatefulPythonSandbox)
 
     def execute(
         self,
@@ -59,10 +67,12 @@ class SessionSandbox(BaseSandbox):
         on_output: OutputCallback | None = None,
         cancel: threading.Event | None = None,
     ) -> SandboxResult:
-        """Run `code` in a fresh interpreter and wait for its end; the session cannot be deleted meanwhile."""
-        if self._closed:
-            raise SandboxClosed
-        with locks.using(self._folder) as fd:
+        """Run `code` and wait for its end; the session cannot be deleted meanwhile.
+
+        The interpreter is fresh, or the session's own where it is stateful; its turns run one
+        after the other.
+        """
+        with self._using(exclusive=self.is_stateful) as fd:
             result = self._inner.execute(
                 code,
                 stdin=stdin,
@@ -78,10 +88,49 @@ class SessionSandbox(BaseSandbox):
         """Whether `code` compiles; it is not run, and the session does not count as used."""
         return self._inner.validate_code(code)
 
+    def hibernate(self) -> None:
+        """Save the interpreter and take it out of memory; NotStateful where the session has none."""
+        self._stateful().hibernate()
+
+    def checkpoint(self, name: str, *, files: bool = True) -> Checkpoint:
+        """Keep the session as it is under a name: its interpreter, and its files unless told not to."""
+        if self.is_stateful or not files:
+            self._stateful().hibernate()
+        with self._using(exclusive=True) as fd:
+            kept = checkpoints.take(self._folder.parent, self.session_id, name, fd, files=files)
+        self.logger.info("session.checkpoint.taken", session_id=self.session_id, name=name)
+        return kept
+
+    def list_checkpoints(self) -> list[Checkpoint]:
+        """What can be gone back to, oldest first."""
+        return checkpoints.find_all(self._folder.parent, self.session_id)
+
+    def restore(self, name: str, *, files: bool = True) -> None:
+        """Go back to a checkpoint: its interpreter, and its files where it has them unless told not to.
+
+        What was done since is lost.
+        """
+        with self._using(exclusive=True) as fd:
+            live_sessions.forget(self._folder.parent, self.session_id)
+            checkpoints.go_back(self._folder.parent, self.session_id, name, fd, files=files)
+        self.logger.info("session.checkpoint.restored", session_id=self.session_id, name=name)
+
     def close(self) -> None:
         """Release what the sandbox holds, not the session; may be called twice."""
         self._closed = True
         self._inner.close()
+
+    @contextmanager
+    def _using(self, *, exclusive: bool) -> Iterator[int]:
+        if self._closed:
+            raise SandboxClosed
+        with locks.using(self._folder, exclusive=exclusive) as fd:
+            yield fd
+
+    def _stateful(self) -> StatefulPythonSandbox:
+        if not isinstance(self._inner, StatefulPythonSandbox):
+            raise NotStateful(self.session_id)
+        return self._inner
 
 
 def create_session_sandbox(
@@ -91,18 +140,21 @@ def create_session_sandbox(
     workspace_root: Root = None,
     *,
     host_only: Iterable[str] = (),
+    stateful: bool = False,
     **runtime_options: Any,
-) -> tuple[str, BaseSandbox]:
+) -> tuple[str, SessionSandbox]:
     """A new session with a generated id, and a sandbox on it.
 
-    `host_only` names files and folders that sandboxed code, now or later, never sees.
+    `host_only` names files and folders that sandboxed code, now or later, never sees. In a
+    stateful session variables persist, too; `save_within_seconds` says how soon they are on disk.
     """
     check_runtime(runtime)
     logger = logger or SandboxLogger()
     session_id = new_session_id()
     names = tuple(host_only)
-    make_session(session_id, root_path(workspace_root), host_only=names, logger=logger)
-    sandbox = _open(session_id, runtime, policy, logger, workspace_root, names, runtime_options)
+    fields = {"stateful": stateful}
+    make_session(session_id, root_path(workspace_root), host_only=names, fields=fields, logger=logger)
+    sandbox = _open(session_id, policy, logger, workspace_root, names, runtime_options, stateful=stateful)
     return session_id, sandbox
 
 
@@ -114,11 +166,14 @@ def get_session_sandbox(
     workspace_root: Root = None,
     *,
     host_only: Iterable[str] = (),
+    stateful: bool | None = None,
     **runtime_options: Any,
-) -> BaseSandbox:
+) -> SessionSandbox:
     """A sandbox on a session; where there is none of that id, a new one is made.
 
-    `host_only` adds to the names that the session's metadata keeps from sandboxed code.
+    `host_only` adds to the names that the session's metadata keeps from sandboxed code. Whether it
+    is stateful the session knows itself; True makes it so from now on, False runs this sandbox's
+    code in fresh interpreters. `fresh_interpreter=True` forgets the saved variables.
     """
     check_session_id(session_id)
     check_runtime(runtime)
@@ -126,10 +181,12 @@ def get_session_sandbox(
     root, names = root_path(workspace_root), tuple(host_only)
     if not os.path.lexists(root / session_id):
         with suppress(FileExistsError):  # another process was faster
-            make_session(session_id, root, host_only=names, logger=logger)
+            fields = {"stateful": bool(stateful)}
+            make_session(session_id, root, host_only=names, fields=fields, logger=logger)
     with open_session(session_id, root) as session:
         names += session.host_only
-    sandbox = _open(session_id, runtime, policy, logger, root, names, runtime_options)
+        stateful = _settle_stateful(session.fd, session_id, wanted=stateful)
+    sandbox = _open(session_id, policy, logger, root, names, runtime_options, stateful=stateful)
     logger.info("session.retrieved", session_id=session_id, workspace_path=str(root / session_id))
     return sandbox
 
@@ -148,6 +205,7 @@ def delete_session_workspace(
             _delete(session_id, root, root_fd)
     except FileNotFoundError:
         return
+    live_sessions.forget(root.absolute(), session_id)
     (logger or SandboxLogger()).info("session.deleted", session_id=session_id)
 
 
@@ -172,19 +230,41 @@ def repair_session_metadata(
     return repaired
 
 
+def _settle_stateful(fd: int, session_id: str, *, wanted: bool | None) -> bool:
+    """What the caller wants, else what the session's metadata say; noted where it is new."""
+    try:
+        found = metadata.read(fd, session_id)
+    except ValueError:
+        return bool(wanted)
+    if wanted and found is not None and not found.stateful:
+        metadata.update(fd, session_id, {"stateful": True})
+    return found is not None and found.stateful if wanted is None else wanted
+
+
 def _open(
     session_id: str,
-    runtime: RuntimeType | str,
     policy: ExecutionPolicy | None,
     logger: SandboxLogger,
     workspace_root: Root,
     host_only: tuple[str, ...],
     runtime_options: dict[str, Any],
+    *,
+    stateful: bool,
 ) -> SessionSandbox:
     workspace = root_path(workspace_root) / session_id
-    bound = logger.bind(session_id=session_id)
-    fixed = {"session_id": session_id, "host_only": host_only}
-    inner = create_sandbox(runtime, policy, workspace.absolute(), bound, **runtime_options, **fixed)
+    options = {
+        "policy": policy,
+        "workspace": workspace.absolute(),
+        "logger": logger.bind(session_id=session_id),
+        "session_id": session_id,
+        "host_only": host_only,
+        **runtime_options,
+    }
+    inner: PythonSandbox
+    if stateful:
+        inner = StatefulPythonSandbox(root=workspace.absolute().parent, **options)
+    else:
+        inner = PythonSandbox(**options)
     return SessionSandbox(inner, session_id, workspace, logger)
 
 

@@ -49,6 +49,7 @@ class SessionMetadata(BaseModel):
     updated_at: str
     version: int = SCHEMA_VERSION
     host_only: tuple[str, ...] = ()
+    stateful: bool = False
 
     @field_validator("created_at", "updated_at")
     @classmethod
@@ -57,10 +58,11 @@ class SessionMetadata(BaseModel):
         return value
 
     def as_json(self) -> dict[str, Any]:
-        """The fields as they are stored; `host_only` only where there is any."""
+        """The fields as they are stored; those of special sessions only where they say something."""
         fields = self.model_dump(mode="json")
-        if not self.host_only:
-            del fields["host_only"]
+        for name in ("host_only", "stateful"):
+            if not fields[name]:
+                del fields[name]
         return fields
 
 

@@ -124,7 +124,7 @@ def _passing_names(parent_fd: int) -> list[str]:
 def _sweep_orphans(root_fd: int, states_fd: int) -> int:
     swept = 0
     with os.scandir(states_fd) as entries:
-        names = [entry.name for entry in entries if not is_passing(entry.name)]
+        names = [entry.name for entry in entries if not entry.name.startswith(".")]
     for name in names:
         # Under the lock, because a session's state takes its place just before the session does.
         with locks.placing(root_fd):
