@@ -26,6 +26,9 @@ READ_BYTES = 65_536
 SHOWN_LINES, SHOWN_CHARACTERS = 40, 4_000
 """How much of a received message the pane shows; the rest is counted."""
 
+TITLE_CHARACTERS = 40
+NO_ROLE = "there is no ROLE.md in this agent's folder"
+
 HELP = """\
 Python runs in the session's sandbox: a line or a pasted text that is Python, a ```python block in a
 message, or anything after >>>. Everything else is a message: it is shown and acknowledged.
@@ -55,7 +58,9 @@ class BuiltInAgent:
 
     def serve(self, terminal: int) -> None:
         """Answer what arrives at `terminal` until its end, or until somebody ends the agent."""
-        self._say(f"agent {self._name} is ready; type help for what it does\n{self.prompt}")
+        self._say(
+            f"agent {self._name}{_title(self._name)} is ready; type help for what it does\n{self.prompt}"
+        )
         sources = [self._wake, terminal]
         while not self._ended:
             ready, _, _ = select.select(sources, [], [])
@@ -121,9 +126,7 @@ class BuiltInAgent:
     def _run(self, code: str, cancel: threading.Event) -> None:
         try:
             if self._sandbox is None:
-                self._say(
-                    "[starting the sandbox; the first use on a machine prepares it and can take minutes]\n"
-                )
+                self._say("[starting the sandbox]\n")  # which itself says when it must be prepared first
                 self._sandbox = self._open_sandbox()
             shown = {name: _Stream(self._say) for name in ("stdout", "stderr")}
             result = self._sandbox.execute(
@@ -196,9 +199,15 @@ def _role() -> str:
     try:
         descriptor = os.open("ROLE.md", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:
-        return "there is no ROLE.md in this agent's folder"
+        return NO_ROLE
     with os.fdopen(descriptor, "rb") as file:
         return file.read(READ_BYTES).decode(errors="replace").rstrip()
+
+
+def _title(name: str) -> str:
+    first, heading = _role().partition("\n")[0], f"# {name} "
+    fits = first.startswith(heading) and len(first) < len(heading) + TITLE_CHARACTERS
+    return f", {_visible(first.removeprefix(heading))}," if fits else ""
 
 
 def _open_session_sandbox() -> BaseSandbox:

@@ -166,6 +166,15 @@ def test_help_and_role_explain_the_agent(pane):
     assert pane.wait_for(PROMPT).startswith("role\n# 10 design manager\n")
 
 
+def test_the_agent_says_who_it_is(shared):
+    world, run = shared
+    env = {"MAS_AGENT_ID": "32", "MAS_SESSION_ID": run["sessionId"]}
+    for folder, who in (("32", "32, numbers,"), ("31", "32")):
+        opened = Pane(world, env, Path(run["unitDir"], folder))
+        assert opened.wait_for("32> ").endswith(f"agent {who} is ready; type help for what it does\n32> ")
+        opened.close()
+
+
 def test_a_role_that_is_a_link_is_not_followed(pane, shared, tmp_path):
     (tmp_path / "secret").write_text("secret")
     role = Path(shared[1]["unitDir"], "10", "ROLE.md")
