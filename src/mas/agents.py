@@ -35,8 +35,8 @@ __all__ = [
     "pane_start",
     "plan",
     "read_log",
+    "recorded_processes",
     "recorded_supervisors",
-    "supervisor_of",
     "view",
     "wait_until_ready",
 ]
@@ -158,15 +158,18 @@ def forget(layout: Layout, agent_id: str) -> None:
     (layout.state_dir / f"agent-{agent_id}.json").unlink(missing_ok=True)
 
 
-def supervisor_of(layout: Layout, agent_id: str) -> Process | None:
-    """The supervisor of an agent, when it has started."""
-    return _process(read_record(layout, agent_id).get("supervisor"))
+def recorded_processes(layout: Layout, agent_id: str) -> list[Process]:
+    """The supervisor and the agent that were recorded, as far as they live."""
+    record = read_record(layout, agent_id)
+    found = (_process(record.get("supervisor")), _process(record))
+    return [process for process in found if process is not None and is_alive(process)]
 
 
 def recorded_supervisors(layout: Layout) -> set[Process]:
-    """The supervisors that left a record, alive or not."""
+    """The supervisors that left a record and live."""
     ids = [path.stem.removeprefix("agent-") for path in layout.state_dir.glob("agent-*.json")]
-    return {process for agent_id in ids if (process := supervisor_of(layout, agent_id))}
+    found = [_process(read_record(layout, agent_id).get("supervisor")) for agent_id in ids]
+    return {process for process in found if process is not None and is_alive(process)}
 
 
 def wait_until_ready(layout: Layout, launch: Launch) -> None:

@@ -258,7 +258,7 @@ def _windows(layout: Layout, planned: list[Launch]) -> list[tuple[str, list[Pane
 def _supervisors(layout: Layout, panes: list[Pane]) -> set[processes.Process]:
     """The supervisors of a run: those that its panes show, and those that left a record."""
     shown = {processes.identify(pane.pid) for pane in panes if pane.agent_id and not pane.dead}
-    return shown | {process for process in agents.recorded_supervisors(layout) if processes.is_alive(process)}
+    return shown | agents.recorded_supervisors(layout)
 
 
 def _workspace_failed(path: Path, error: OSError) -> OSError:

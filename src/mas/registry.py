@@ -71,7 +71,10 @@ class Registry:
 
     def entries(self) -> Entries:
         """Every entry by id, in order of creation; a lost or corrupt index is rebuilt first."""
-        found = self._read()
+        try:
+            found = self._read()
+        except OSError as error:
+            raise WorkspaceFailed(self.index, error.strerror or str(error)) from error
         if found is None:
             with self.transaction() as entries:
                 return dict(entries)
@@ -181,19 +184,11 @@ class Registry:
         """Hold an idempotency key, so that of two callers with it the second sees what the first made."""
         folder = self.folder / ".mas" / "keys"
         make_private_folder(folder)
-        self._expire_claims(folder)
+        _expire_claims(folder)
         path = folder / f"{hashlib.sha256(key.encode()).hexdigest()}.lock"
         with lock_file(path):
             facts = _read_json(path.with_suffix(".json")) or {}
             yield Claim(path, facts.get("sessionId"), facts.get("digest"))
-
-    def _expire_claims(self, folder: Path) -> None:
-        oldest = time.time() - KEY_LIFETIME_SECONDS
-        for path in folder.glob("*.json"):
-            with lock_file(path.with_suffix(".lock")):
-                if path.exists() and path.stat().st_mtime < oldest:
-                    path.unlink()
-                    path.with_suffix(".lock").unlink()
 
     def _read(self) -> dict[str, Any] | None:
         """The index; None when it is lost or cannot be used."""
@@ -268,10 +263,33 @@ def _entry_of(layout: Layout, facts: dict[str, str]) -> dict[str, Any]:
     }
 
 
+def _expire_claims(folder: Path) -> None:
+    for path in folder.glob("*.lock"):
+        if _is_expired(path):
+            with lock_file(path):
+                if _is_expired(path):
+                    path.with_suffix(".json").unlink(missing_ok=True)
+                    path.unlink()
+
+
+def _is_expired(path: Path) -> bool:
+    """Whether a key was last used, or at least asked for, more than its lifetime ago."""
+    used = [_modified(path), _modified(path.with_suffix(".json"))]
+    return max(used) < time.time() - KEY_LIFETIME_SECONDS
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
+
+
 def _read_json(path: Path) -> dict[str, Any] | None:
+    """The object in a file; None where there is no such file or no such object in it."""
     try:
         document = json.loads(path.read_bytes())
-    except (OSError, ValueError):
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError, ValueError, RecursionError):
         return None
     return document if isinstance(document, dict) else None
 

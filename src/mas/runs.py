@@ -102,7 +102,10 @@ class Runs:
 
     def init(self) -> tuple[Path, ...]:
         """Put the templates into MAS_ROOT where it has none; gives the folders that were made."""
-        return tuple(workspace.install_templates(self.settings.root))
+        try:
+            return tuple(workspace.install_templates(self.settings.root))
+        except OSError as error:
+            raise WorkspaceFailed(self.settings.root, error.strerror or str(error)) from error
 
     def create(
         self,
@@ -206,8 +209,9 @@ class Runs:
         """
         with self._held(session_id):
             layout, launch, pane = self._running_agent(session_id, agent_id)
-            supervisor = agents.supervisor_of(layout, agent_id)
-            processes.ask_to_stop([supervisor or processes.identify(pane.pid)])
+            if not pane.dead:
+                processes.ask_to_stop([processes.identify(pane.pid)])
+            processes.end(agents.recorded_processes(layout, agent_id))
             agents.forget(layout, agent_id)
             self._place.tmux.respawn(pane, agents.pane_start(layout, launch))
             _, _, pane = self._running_agent(session_id, agent_id)

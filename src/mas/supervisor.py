@@ -63,10 +63,12 @@ class Supervisor:
         signals = catch_signals()
         raise_terminal(0)
         self.start()
-        while not self.stopping:
-            self.turn(signals, self.prompt.wait_seconds())
-            self.deliver_prompt()
-        self.end_tree(signals)
+        try:
+            while not self.stopping:
+                self.turn(signals, self.prompt.wait_seconds())
+                self.deliver_prompt()
+        finally:
+            self.end_tree(signals)
         self.to_pane = write_some(1, self.to_pane)
         return 0
 

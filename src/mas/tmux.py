@@ -9,6 +9,7 @@ import subprocess
 import time
 import uuid
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ CONFIGURATION = Path(__file__).with_name("tmux.conf")
 TIMEOUT_SECONDS = 15.0
 WIDTH, HEIGHT = "220", "60"  # room for six panes in a window that nobody has attached to yet
 MESSAGE_MAX_BYTES = 12_000  # tmux takes at most 16 kB of arguments in one call
+VARIABLES_MAX_BYTES = 4_000
 ATTEMPTS, RETRY_SECONDS = 20, 0.05
 
 RUN_OPTION = "@mas_run"  # whose session it is: names alone can be reused
@@ -108,7 +110,7 @@ class Tmux:
         environment: Mapping[str, str],
     ) -> None:
         """Make a session with all its windows and panes; SessionExists when the name is taken."""
-        commands: list[Command] = []
+        commands: list[Command] = [["set-option", "-g", "update-environment", _own_variables()]]
         for number, (window, starts) in enumerate(windows):
             target = f"={name}:{number}"
             first, *others = starts
@@ -220,6 +222,13 @@ def _clean_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith(("MAS_", "TMUX"))} | {
         name: os.environ[name] for name in ("TMUX_TMPDIR",) if name in os.environ
     }
+
+
+def _own_variables() -> str:
+    """The names of this process's variables: a session has those, not the ones the server started with."""
+    names = [name for name in _clean_environment() if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name)]
+    kept = list(accumulate(names, lambda text, name: f"{text} {name}"))
+    return next((text for text in reversed(kept) if len(text) < VARIABLES_MAX_BYTES), "")
 
 
 def _too_old(output: str) -> tuple[int, int]:

@@ -173,8 +173,8 @@ def test_keys_are_forgotten_after_a_day(registry):
         claim.keep("id", "digest")
     with registry.claim("old") as claim:
         assert claim.session_id == "id"
-    (path,) = (registry.folder / ".mas" / "keys").glob("*.json")
-    os.utime(path, (0, 0))
+    for path in (registry.folder / ".mas" / "keys").iterdir():
+        os.utime(path, (0, 0))
     with registry.claim("other"):
         pass
     with registry.claim("old") as claim:
