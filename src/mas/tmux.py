@@ -129,7 +129,7 @@ class Tmux:
             commands += [["select-pane", "-t", f"{target}.0"]]
         commands += [["set-option", "-t", f"={name}:", WHOLE_OPTION, "1"]]
         for batch in _batches(commands):
-            self._run(batch)
+            self._run(batch, what="new-session")
 
     def respawn(self, pane: Pane, start: PaneStart) -> None:
         """Run a program in a pane that exists, in place of what is there."""
@@ -152,7 +152,7 @@ class Tmux:
         if submit:
             enter = f"paste-buffer -d {plain}-b {buffer} -t {pane.pane_id}"
             commands += [["set-buffer", "-b", buffer, "\r"], _unless_dead(pane, enter)]
-        self._run(commands, stdin=text)
+        self._run(commands, what="paste-buffer", stdin=text)
 
     def run_outside(self, argv: Sequence[str], environment: Mapping[str, str]) -> None:
         """Run a program from the server itself, in no pane and no agent's tree.
@@ -185,7 +185,7 @@ class Tmux:
         version = int(found[1]), int(found[2])
         return version if version >= OLDEST_VERSION else _too_old(output)
 
-    def _run(self, commands: list[Command], *, stdin: bytes = b"") -> str:
+    def _run(self, commands: list[Command], *, what: str | None = None, stdin: bytes = b"") -> str:
         """Run commands in one call; the first that fails ends it. Retried only where nothing was done."""
         words = [word for command in commands for word in [*map(_unseparated, command), ";"]][:-1]
         for _ in range(ATTEMPTS):
@@ -197,7 +197,7 @@ class Tmux:
                 break
             time.sleep(RETRY_SECONDS)
         kind = SessionExists if reason.startswith(DUPLICATE) else TmuxFailed
-        raise kind(commands[0][0], reason or f"exit code {done.returncode}")
+        raise kind(what or commands[0][0], reason or f"exit code {done.returncode}")
 
     def _call(self, argv: list[str], stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         try:
