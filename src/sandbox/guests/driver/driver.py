@@ -186,9 +186,11 @@ def run_cell(source: bytes, namespace: dict[str, Any], shown: list[str]) -> None
     """Execute a turn's code; what its last expression gives is shown, unless it is None."""
     name = remember_source(source)
     tree = ast.parse(source, name)
-    last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
+    last = tree.body[-1] if tree.body else None
+    if isinstance(last, ast.Expr):
+        tree.body.pop()
     exec(compile(tree, name, "exec", dont_inherit=True), namespace)
-    if last is not None:
+    if isinstance(last, ast.Expr):
         value = eval(compile(ast.Expression(last.value), name, "eval", dont_inherit=True), namespace)
         if value is not None:
             builtins.__dict__["_"] = value
