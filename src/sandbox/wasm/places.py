@@ -36,8 +36,8 @@ class Places:
         parent, last = posixpath.split(path)
         if last in ("", ".", "..") or (follow and os.path.islink(os.path.join(self._root, path))):
             return self._resolve(path)
-        if not parent:
-            return last
+        if parent == folder:  # which was resolved when it was opened
+            return path
         if parent not in self._parents:
             self._remember(parent)
         real = self._parents[parent]
