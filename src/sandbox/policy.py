@@ -52,6 +52,8 @@ class ExecutionPolicy(BaseModel):
         for name, value in env.items():
             if not name or "=" in name or "\0" in name + value:
                 raise ValueError("names are non-empty, without '=', and nothing contains NUL")
+            if any("\ud800" <= character <= "\udfff" for character in name + value):
+                raise ValueError("names and values are text that UTF-8 can write")
         return {**DEFAULT_ENV, **env}
 
     @field_validator("guest_data_path")
