@@ -51,6 +51,7 @@ LAYERS = {
         ["wasm"],
         ["guests"],
         ["cache", "progress", "scratch"],
+        ["tree"],
         ["policy", "result"],
         ["events"],
         ["errors"],

@@ -5,11 +5,12 @@ from __future__ import annotations
 import atexit
 import fcntl
 import os
-import shutil
 import tempfile
 import threading
 import time
 from pathlib import Path
+
+from sandbox import tree
 
 PREFIX = "session-sandbox-run-"
 MOST_KEPT = 64
@@ -43,14 +44,14 @@ class Scratch:
 
     def give_back(self, path: str, *, used: bool) -> None:
         """Return a folder; `used` says that something may be in it."""
-        if used:
-            shutil.rmtree(path, ignore_errors=True)
+        if used or os.listdir(path):
+            _remove(path)
             return
         with self._guard:
             if len(self._kept) < MOST_KEPT:
                 self._kept.append(path)
                 return
-        shutil.rmtree(path, ignore_errors=True)
+        _remove(path)
 
     def empty(self) -> str:
         """One folder that stays empty, for mounts that are not used."""
@@ -69,9 +70,19 @@ class Scratch:
         return self._root
 
 
+def _remove(path: str | Path) -> None:
+    """Remove a folder that a guest may have made deeper than a recursion or a path can go."""
+    try:
+        with tree.closing_fd(tree.open_folder(path)) as fd:
+            tree.remove_contents(fd)
+        Path(path).rmdir()
+    except OSError:
+        return  # a sweep in another process was faster, or the next one tries again
+
+
 def _remove_in(process: int, root: Path) -> None:
     if os.getpid() == process:  # a forked child must not remove what its parent uses
-        shutil.rmtree(root, ignore_errors=True)
+        _remove(root)
 
 
 def sweep(base: Path) -> None:
@@ -85,7 +96,7 @@ def sweep(base: Path) -> None:
             info = os.fstat(descriptor)
             if info.st_uid == os.geteuid() and time.time() - info.st_mtime > YOUNGEST_STALE_SECONDS:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(path, ignore_errors=True)
+                _remove(path)
         except BlockingIOError:
             continue
         finally:

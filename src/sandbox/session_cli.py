@@ -215,7 +215,7 @@ def rm(
     """Remove a file or folder from a session."""
     from sandbox import delete_session_path, list_session_files
     from sandbox.sessions.files import locating
-    from sandbox.sessions.tree import exists
+    from sandbox.tree import exists
 
     if not dry_run:
         delete_session_path(session_id, path, root, recursive=recursive)

@@ -12,9 +12,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sandbox import tree
 from sandbox.errors import WorkspaceUnusable
 from sandbox.events import SandboxLogger
-from sandbox.sessions import creation, locks, metadata, removal, tarball, tree
+from sandbox.sessions import creation, locks, metadata, removal, tarball
 from sandbox.sessions.layout import FOLDER_MODE, check_session_id, root_path
 from sandbox.sessions.prune import run_prune
 from sandbox.sessions.retention import RetentionPolicy, check_hours

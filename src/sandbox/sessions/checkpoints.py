@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from sandbox import tree
 from sandbox.errors import CheckpointUnknown, InvalidCheckpointName
-from sandbox.sessions import cloning, metadata, tree
+from sandbox.sessions import cloning, metadata
 from sandbox.sessions.layout import FOLDER_MODE, METADATA_NAME
 from sandbox.sessions.statefolder import STATE_FILE, StateFolder
 

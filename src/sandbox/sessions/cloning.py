@@ -7,7 +7,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from sandbox.sessions import tree
+from sandbox import tree
 from sandbox.sessions.layout import METADATA_NAME
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from sandbox.sessions import tree
+from sandbox import tree
 from sandbox.sessions.files import OpenSession, Root, explaining, log_file, open_session, unseen_name
 from sandbox.sessions.paths import SessionPath, split_path
 

@@ -9,8 +9,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sandbox import tree
 from sandbox.events import SandboxLogger
-from sandbox.sessions import locks, metadata, removal, tree
+from sandbox.sessions import locks, metadata, removal
 from sandbox.sessions.layout import FOLDER_MODE, STATE_FOLDER, check_session_id, incoming_name
 
 if TYPE_CHECKING:

@@ -15,9 +15,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sandbox import tree
 from sandbox.errors import InvalidSessionPath, WorkspaceUnusable
 from sandbox.events import SandboxLogger
-from sandbox.sessions import metadata, removal, tree
+from sandbox.sessions import metadata, removal
 from sandbox.sessions.layout import METADATA_NAME, check_session_id, root_path
 from sandbox.sessions.paths import compile_pattern, split_path
 from sandbox.wasm.names import HostOnlyNames

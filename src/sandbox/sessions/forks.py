@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sandbox import tree
 from sandbox.errors import WorkspaceUnusable
 from sandbox.events import SandboxLogger
-from sandbox.sessions import locks, metadata, tree
+from sandbox.sessions import locks, metadata
 from sandbox.sessions.cloning import clone_contents
 from sandbox.sessions.creation import make_session
 from sandbox.sessions.layout import check_session_id, new_session_id, root_path

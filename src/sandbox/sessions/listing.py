@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Literal
 
-from sandbox.sessions import locks, metadata, removal, tree
+from sandbox import tree
+from sandbox.sessions import locks, metadata, removal
 from sandbox.sessions.creation import open_root
 from sandbox.sessions.layout import METADATA_NAME, check_session_id, is_canonical_uuid, root_path
 from sandbox.sessions.retention import SECONDS_PER_HOUR

@@ -14,8 +14,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from sandbox import tree
 from sandbox.errors import SessionInUse, WorkspaceUnusable
-from sandbox.sessions import tree
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

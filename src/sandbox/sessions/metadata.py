@@ -1,8 +1,10 @@
 """What is known of a session besides its files: `.metadata.json`.
 
 Writes go to another name in the same folder and replace the file, so a reader, and a process that
-dies, always finds a whole one. They are not forced to disk: after a power failure the file may be
-the one before, or, on file systems that reorder a rename before the data, empty (`repair`).
+dies, always finds a whole one. A refresh alone overwrites the digits of `updated_at` in place, in
+one call: the file is as whole as before, and no file has to be made and freed for it. Nothing is
+forced to disk: after a power failure the file may be the one before, or, on file systems that
+reorder a rename before the data, empty (`repair`).
 
 Writers hold `flock` on the metadata file itself and look again whether it is still in place: no
 lock file to leave behind, and nothing to do with the lock that executions hold for minutes.
@@ -20,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
-from sandbox.sessions import tree
+from sandbox import tree
 from sandbox.sessions.layout import METADATA_NAME
 
 if TYPE_CHECKING:
@@ -146,8 +148,19 @@ def update(workspace_fd: int, session_id: str, changes: Mapping[str, Any]) -> st
         data = tree.read_all(fd)
         before = parse(data, session_id)
         updated_at = format_timestamp(_later_than(parse_timestamp(before.updated_at)))
-        _write(workspace_fd, {**json.loads(data), **changes, "updated_at": updated_at})
+        if changes or not _overwrite_time(workspace_fd, data, before.updated_at, updated_at):
+            _write(workspace_fd, {**json.loads(data), **changes, "updated_at": updated_at})
         return updated_at
+
+
+def _overwrite_time(workspace_fd: int, data: bytes, before: str, now: str) -> bool:
+    """Put one time in the place of another of the same length; False where that cannot be done."""
+    field = f'"updated_at": "{before}"'.encode()
+    if len(before) != len(now) or data.count(b'"updated_at"') != 1 or data.count(field) != 1:
+        return False
+    flags = os.O_WRONLY | os.O_NOFOLLOW
+    with tree.closing_fd(os.open(METADATA_NAME, flags, dir_fd=workspace_fd)) as fd:
+        return os.pwrite(fd, now.encode(), data.index(field) + field.index(before.encode())) == len(now)
 
 
 def repair(workspace_fd: int, session_id: str) -> SessionMetadata:

@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self
 
+from sandbox import tree
 from sandbox.events import SandboxLogger
-from sandbox.sessions import locks, removal, tree
+from sandbox.sessions import locks, removal
 from sandbox.sessions.creation import open_root
 from sandbox.sessions.layout import root_path
 from sandbox.sessions.listing import Found, examine, is_unchanged, measure_session, survey

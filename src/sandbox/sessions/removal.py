@@ -8,7 +8,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sandbox.sessions import locks, tree
+from sandbox import tree
+from sandbox.sessions import locks
 from sandbox.sessions.layout import STATE_FOLDER, is_passing, outgoing_name
 
 if TYPE_CHECKING:

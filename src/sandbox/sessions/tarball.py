@@ -15,8 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from sandbox import tree
 from sandbox.errors import ArchiveRejected
-from sandbox.sessions import tree
 from sandbox.sessions.layout import METADATA_NAME
 from sandbox.wasm.names import HostOnlyNames
 

@@ -232,7 +232,8 @@ def test_a_dry_run_sweeps_nothing(tmp_path):
 REFRESH_MANY = """
 import os, sys
 from sandbox.events import SandboxLogger
-from sandbox.sessions import metadata, tree
+from sandbox import tree
+from sandbox.sessions import metadata
 fd = tree.open_folder(sys.argv[1])
 for _ in range(int(sys.argv[2])):
     print(metadata.update(fd, sys.argv[1], {}))
