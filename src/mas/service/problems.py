@@ -57,6 +57,9 @@ STATUS: dict[type[Exception], int] = {
     sandboxes.SessionInUse: 409,
     sandboxes.ArchiveRejected: 422,
     sandboxes.StateUnusable: 409,
+    sandboxes.NotStateful: 409,
+    sandboxes.CheckpointUnknown: 404,
+    sandboxes.InvalidCheckpointName: 422,
     # What the session's file API raises besides: the path is the caller's.
     FileNotFoundError: 404,
     FileExistsError: 409,
