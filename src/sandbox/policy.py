@@ -16,6 +16,8 @@ __all__ = ["ExecutionPolicy", "load_policy"]
 DEFAULT_ENV = {"PYTHONUTF8": "1", "LC_ALL": "C.UTF-8", "PYTHONIOENCODING": "utf-8"}
 RESERVED_GUEST_PATHS = ("/app", "/tmp", "/usr")  # noqa: S108 - guest paths, not the host's
 
+MOST_FUEL = (1 << 63) - 1  # that the engine can count
+
 Count = Annotated[int, Field(gt=0, strict=True)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _MODULE_NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
@@ -26,7 +28,7 @@ class ExecutionPolicy(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
-    fuel_budget: Count | None = 100_000_000_000
+    fuel_budget: Annotated[Count, Field(le=MOST_FUEL)] | None = 100_000_000_000
     memory_bytes: Count = 512 * 1024 * 1024
     timeout_seconds: Seconds | None = 30.0
     stdout_max_bytes: Count = 2_000_000

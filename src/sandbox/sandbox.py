@@ -149,7 +149,13 @@ class PythonSandbox(BaseSandbox):
     ) -> SandboxResult:
         """Run `code` in a fresh interpreter and wait for its end."""
         request = Request(
-            _encode(code), _input(stdin), _arguments(args), timeout_seconds, on_output, cancel, self._job_kind
+            _encode(code),
+            _input(stdin),
+            _arguments(args),
+            _timeout(timeout_seconds),
+            on_output,
+            cancel,
+            self._job_kind,
         )
         image, cache = self._prepare()
         self._check_workspace()
@@ -351,7 +357,15 @@ def _encode(code: str) -> bytes:
 def _input(stdin: str | bytes | BinaryIO | None) -> Input:
     if isinstance(stdin, str):
         return Input(stdin.encode("utf-8", "surrogatepass"))
+    if not isinstance(stdin, bytes) and stdin is not None and not hasattr(stdin, "read"):
+        raise TypeError(f"stdin must be str, bytes or a binary stream, not {type(stdin).__name__}")
     return Input(b"" if stdin is None else stdin)
+
+
+def _timeout(seconds: float | None) -> float | None:
+    if seconds is not None and not seconds > 0:  # NaN is not more than 0 either
+        raise ValueError(f"timeout_seconds must be more than 0, not {seconds!r}")
+    return seconds
 
 
 def _arguments(args: Sequence[str]) -> tuple[str, ...]:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 UNLIMITED_FUEL = (1 << 63) - 1
 PAGE_BYTES = 64 << 10  # a WebAssembly page
 MOST_ARGUMENTS = 4
+MOST_MEMORY_BYTES = 4 << 30  # that a guest can address
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ class Instance:
 
     def set_memory_limit(self, size: int) -> None:
         """How large the memory may grow."""
-        self._store.set_limits(memory_size=size)
+        self._store.set_limits(memory_size=min(size, MOST_MEMORY_BYTES))
 
     def grow(self, size: int) -> None:
         """Make the memory at least this large; MemoryError past its limit."""
@@ -150,8 +151,12 @@ class Instance:
         call.channel = Channel(job, self.memory, self.allocate, pin)
         call.gate = self.gate
         self.gate.begin(call, streams, limits)
-        with call:
-            place = self.allocate(len(source))
+        try:
+            with call:
+                place = self.allocate(len(source))
+        except (wasmtime.Trap, wasmtime.WasmtimeError) as cause:  # less fuel than this takes
+            self.is_sound = False
+            return _trapped(cause)
         if not place or not self.memory.write(place, source):
             return Ending(stopped_by="memory")
         return self.enter("turn", place, len(source), call=call)
