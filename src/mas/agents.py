@@ -77,6 +77,8 @@ class Launch(Value):
     window: str
     argv: tuple[str, ...]
     cwd: str
+    within: str
+    """The folder from which `cwd` is reached without following a link; empty where links are trusted."""
     env: dict[str, str]
     log: str
     prompt: str
@@ -93,6 +95,7 @@ def plan(layout: Layout, config: RunConfig, settings: Settings) -> list[Launch]:
             window=window,
             argv=tuple(split_command(agent.command) if agent.command else fallback),
             cwd=str(layout.unit_dir / agent.id),
+            within=str(layout.folder) if layout.mode == "isolated" else "",
             env={**environment, "MAS_AGENT_ID": agent.id},
             log=str(_log_path(layout, agent.id)),
             prompt=agent.prompt,

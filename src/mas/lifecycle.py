@@ -120,7 +120,7 @@ def start_agents(place: Place, layout: Layout, config: RunConfig, tmux_session: 
     """Start every agent in its pane."""
     planned = agents.plan(layout, config, place.settings)
     try:
-        workspace.make_unit_folders(layout.unit_dir, [launch.agent_id for launch in planned])
+        _repair_folders(layout, planned)
         agents.prepare(layout, planned)
     except OSError as error:
         raise _workspace_failed(layout.state_dir, error) from error
@@ -228,8 +228,17 @@ def _entries_of(folder: Path) -> list[Path]:
 def _complete_shared_folders(layout: Layout, config: RunConfig, undo: ExitStack) -> None:
     for folder in workspace.install_templates(layout.root):
         undo.callback(shutil.rmtree, folder, ignore_errors=True)
-    for folder in workspace.make_unit_folders(layout.unit_dir, config.members()):
+    for folder in workspace.make_folders(layout.unit_dir.resolve(), config.members()):
         undo.callback(shutil.rmtree, folder, ignore_errors=True)
+
+
+def _repair_folders(layout: Layout, planned: list[Launch]) -> None:
+    """Make what agents or sandboxed code may have removed since the run was made."""
+    workspace.make_folders(layout.folder, ["logs"])
+    if layout.mode == "isolated":
+        workspace.make_folders(layout.folder, ["unit"])
+    units = layout.unit_dir if layout.mode == "isolated" else layout.unit_dir.resolve()
+    workspace.make_folders(units, [launch.agent_id for launch in planned])
 
 
 def _filling(place: Place, layout: Layout, config: RunConfig, created_at: str) -> Callable[[Path], None]:
@@ -238,7 +247,7 @@ def _filling(place: Place, layout: Layout, config: RunConfig, created_at: str) -
     def fill(folder: Path) -> None:
         if layout.mode == "isolated":
             workspace.copy_templates(layout.root, folder)
-            workspace.make_unit_folders(folder / "unit", config.members())
+            workspace.make_folders(folder / "unit", config.members())
         (folder / "logs").mkdir(mode=0o700)
         descriptor = os.open(folder / "config.json", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -347,7 +347,7 @@ def execute(launch: dict[str, Any]) -> None:
     try:
         for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP, signal.SIGPIPE, signal.SIGXFSZ):
             signal.signal(number, signal.SIG_DFL)
-        os.chdir(launch["cwd"])
+        enter(launch["cwd"], launch["within"])
         environment = {**os.environ, **launch["env"]}
         own_programs = os.path.dirname(sys.executable)
         environment["PATH"] = f"{environment.get('PATH') or os.defpath}:{own_programs}"
@@ -356,6 +356,17 @@ def execute(launch: dict[str, Any]) -> None:
         os.write(2, f"cannot start {launch['argv'][0]}: {error.strerror}\n".encode())
     finally:
         os._exit(EXEC_FAILED)
+
+
+def enter(folder: str, within: str) -> None:
+    """Go to a folder, without following a link on the way from `within`, whose contents are not trusted."""
+    if not within:
+        os.chdir(folder)
+        return
+    descriptor = os.open(within, os.O_RDONLY | os.O_DIRECTORY)
+    for name in os.path.relpath(folder, within).split("/"):
+        descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor)
+    os.chdir(descriptor)
 
 
 def wanted(pending: bytes | bytearray, destination: bytearray) -> int:

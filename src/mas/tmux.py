@@ -110,7 +110,7 @@ class Tmux:
         environment: Mapping[str, str],
     ) -> None:
         """Make a session with all its windows and panes; SessionExists when the name is taken."""
-        commands: list[Command] = [["set-option", "-g", "update-environment", _own_variables()]]
+        commands = _server_options()
         for number, (window, starts) in enumerate(windows):
             target = f"={name}:{number}"
             first, *others = starts
@@ -241,6 +241,13 @@ def _environment(environment: Mapping[str, str]) -> Command:
 
 def _program(start: PaneStart) -> Command:
     return ["-c", _unformatted(str(start.folder)), "--", *start.argv]
+
+
+def _server_options() -> list[Command]:
+    """What the commands below rely on, whoever started the server and with what configuration."""
+    options = {"base-index": "0", "update-environment": _own_variables()}
+    settings = [["set-option", "-g", name, value] for name, value in options.items()]
+    return [*settings, ["set-option", "-gw", "pane-base-index", "0"]]
 
 
 def _window_options(target: str) -> list[Command]:

@@ -21,7 +21,7 @@ __all__ = [
     "copy_templates",
     "install_templates",
     "legacy_session_name",
-    "make_unit_folders",
+    "make_folders",
 ]
 
 CONTROL_FILES = (".session", "config.json")
@@ -114,15 +114,24 @@ def install_templates(root: Path) -> list[Path]:
     return made
 
 
-def make_unit_folders(unit_dir: Path, agent_ids: Iterable[str]) -> list[Path]:
-    """A folder for each agent that the templates do not know; gives those that were made."""
-    made = []
-    for agent_id in agent_ids:
-        folder = unit_dir / agent_id
-        if not folder.is_dir():
-            folder.mkdir()
-            made.append(folder)
-    return made
+def make_folders(parent: Path, names: Iterable[str]) -> list[Path]:
+    """The folders of these names where they are missing; gives those that were made.
+
+    Sandboxed code can put a link in the place of `parent`: nothing is made behind one.
+    """
+    descriptor = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        return [parent / name for name in names if _make_folder(name, descriptor)]
+    finally:
+        os.close(descriptor)
+
+
+def _make_folder(name: str, parent: int) -> bool:
+    try:
+        os.mkdir(name, 0o700, dir_fd=parent)
+    except FileExistsError:
+        return False
+    return True
 
 
 def legacy_session_name(root: Path) -> str:

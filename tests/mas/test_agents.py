@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import sys
 import threading
 from pathlib import Path
 
 import pytest
 
+from mas.errors import WorkspaceFailed
 from mas.runs import Runs
 
 PROMPT = "-first; $(touch x) `touch y` #{pane_id} Enter\n\nthird 🦀 {}\n"
@@ -161,3 +163,36 @@ def test_files_in_an_agents_folder_do_not_become_part_of_the_built_in_agent(site
     run = runs.create(team())
     eventually(lambda: logged(site, run, b"You are 11."), "the built-in agent")
     assert not (Path(run.unit_dir) / "11" / "owned").exists()
+
+
+def test_an_agent_is_not_led_out_of_its_run_by_a_link(site, team, eventually, tmp_path):
+    run = site.runs.create(team("sh -c 'pwd; exec cat'"))
+    eventually(lambda: logged(site, run, b"You are 11."), "the agent")
+    site.runs.stop(run.session_id)
+    (tmp_path / "elsewhere").mkdir()
+    folder = Path(run.unit_dir) / "11"
+    folder.rename(folder.with_name("moved"))
+    folder.symlink_to(tmp_path / "elsewhere")
+    site.runs.restore(run.session_id)
+    eventually(lambda: site.runs.show(run.session_id).agents[1].exit_code == 127, "the refusal")
+    assert b"cannot start sh" in site.runs.log(run.session_id, "11", tail=4)
+
+
+def test_a_run_is_not_restored_behind_a_link(site, team, tmp_path):
+    run = site.runs.create(team())
+    site.runs.stop(run.session_id)
+    (tmp_path / "elsewhere").mkdir()
+    Path(run.unit_dir).rename(tmp_path / "moved")
+    Path(run.unit_dir).symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(WorkspaceFailed):
+        site.runs.restore(run.session_id)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_folders_that_were_removed_are_there_again_after_a_restore(site, team, eventually):
+    run = site.runs.create(team())
+    site.runs.stop(run.session_id)
+    for name in ("unit", "logs"):
+        shutil.rmtree(Path(run.working_dir) / name)
+    site.runs.restore(run.session_id)
+    eventually(lambda: logged(site, run, b"You are 11."), "the agent")

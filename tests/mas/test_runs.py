@@ -482,9 +482,13 @@ def test_a_deleted_run_leaves_nothing(site, team):
         site.runs.show(run.session_id)
 
 
-def test_a_killed_tmux_server_is_noticed_and_the_run_restored(site, team, eventually):
+@pytest.mark.parametrize("how", ["kill-server", "kill -9"])
+def test_a_killed_tmux_server_is_noticed_and_the_run_restored(site, team, eventually, how):
     run = site.runs.create(team())
-    site.tmux("kill-server")
+    if how == "kill -9":
+        subprocess.run(["kill", "-9", *site.tmux("display-message", "-p", "#{pid}")], check=True)
+    else:
+        site.tmux("kill-server")
     assert [entry.status for entry in site.runs.list().sessions] == ["stopped"]
     site.runs.restore(run.session_id)
     eventually(lambda: set(agent_states(site, run.session_id).values()) == {"running"}, "running agents")

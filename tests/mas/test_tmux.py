@@ -150,3 +150,19 @@ def test_six_panes_fit_into_a_window(server, tmp_path):
     server.start("mas-a", "r:1", [("w", [PaneStart(f"1{n}", tmp_path, SLEEP) for n in range(6)])], {})
     (session,) = server.sessions()
     assert [pane.agent_id for pane in server.panes(session)] == ["10", "11", "12", "13", "14", "15"]
+
+
+def test_a_server_that_somebody_configured_otherwise_will_do(server, site, tmp_path):
+    (tmp_path / "own.conf").write_text(
+        "set -g base-index 3\nset -gw pane-base-index 5\n"
+    )
+    site.tmux("-f", str(tmp_path / "own.conf"), "new-session", "-d", "-s", "mine", *SLEEP)
+    windows = [(name, [PaneStart(f"{name}{n}", tmp_path, SLEEP) for n in range(2)]) for name in ("1", "2")]
+    server.start("mas-a", "r:1", windows, {})
+    session = next(session for session in server.sessions() if session.name == "mas-a")
+    assert [(pane.window, pane.agent_id) for pane in server.panes(session)] == [
+        ("1", "10"),
+        ("1", "11"),
+        ("2", "20"),
+        ("2", "21"),
+    ]
