@@ -161,8 +161,9 @@ def test_an_execution_that_fails_in_the_code_counts_as_use_too():
 
 def test_an_execution_succeeds_when_its_timestamp_cannot_be_written(logger, events):
     session_id, box = create_session_sandbox(logger=logger)
-    note = Path("workspace", session_id, ".metadata.json.next")
-    note.mkdir()  # in the way of the write
+    note = Path("workspace", session_id, ".metadata.json")
+    note.write_text(json.dumps(metadata_of(session_id) | {"updated_at": "2026-01-01T00:00:00+00:00"}))
+    Path(f"{note}.next").mkdir()  # in the way of the rewrite
     assert box.execute("print('done')").stdout == "done\n"
     assert [event for event, _ in events.at("warning")] == ["session.metadata.failed"]
 
