@@ -143,7 +143,7 @@ def pin() -> None:
 def check(job: Job) -> Report:
     """Whether code compiles."""
     try:
-        compile(job["code"], CODE_PATH, "exec", dont_inherit=True)
+        compile_code(job["code"])
     except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError):
         return 1, 0, ""
     return 0, 0, ""
@@ -185,7 +185,7 @@ def session_main() -> types.ModuleType:
 def run_cell(source: bytes, namespace: dict[str, Any], shown: list[str]) -> None:
     """Execute a turn's code; what its last expression gives is shown, unless it is None."""
     name = remember_source(source)
-    tree = ast.parse(source, name)
+    tree = ast.parse(as_text(source), name)
     last = tree.body[-1] if tree.body else None
     if isinstance(last, ast.Expr):
         tree.body.pop()
@@ -219,7 +219,15 @@ def fresh_main() -> types.ModuleType:
 
 def compile_code(source: bytes) -> types.CodeType:
     """Compile the code as the file that it is kept in."""
-    return compile(source, CODE_PATH, "exec", dont_inherit=True)
+    return compile(as_text(source), CODE_PATH, "exec", dont_inherit=True)
+
+
+def as_text(source: bytes) -> str | bytes:
+    """The code as the text that the host had, whatever encoding a comment in it names."""
+    try:
+        return source.decode()
+    except UnicodeDecodeError:
+        return source  # a lone surrogate; the compiler says so best
 
 
 def guarded(action: Callable[[], object]) -> tuple[int, int]:
