@@ -159,6 +159,10 @@ class Image:
         else:
             instance.close()
 
+    def close(self) -> None:
+        """Let go of the memory; instances that started from it keep it."""
+        self._memory.close()
+
     def _take_spare(self, *, metered: bool, lasting: bool) -> Instance | None:
         try:
             return self._spares[metered, lasting].pop()

@@ -22,7 +22,7 @@ class Snapshot:
 
     size: int  # of the whole memory
     ranges: tuple[tuple[int, int], ...]  # place and length of each piece, in order
-    data: bytes  # the pieces, one after the other
+    data: bytes | memoryview  # the pieces, one after the other
     descriptors: tuple[int, ...] = ()  # numbers that were open, and are not any more
     clock_ns: int = 0  # the guest's monotonic clock
 

@@ -18,10 +18,12 @@ from sandbox.events import SandboxLogger
 from sandbox.sessions import creation, locks, metadata, removal, tarball
 from sandbox.sessions.layout import FOLDER_MODE, check_session_id, root_path
 from sandbox.sessions.prune import run_prune
+from sandbox.sessions.residents import live_sessions
 from sandbox.sessions.retention import RetentionPolicy, check_hours
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from sandbox.sessions.files import Root
 
@@ -57,16 +59,17 @@ def archive_sessions(
 
     A session goes only when its archive is on disk; one that cannot be archived stays.
     """
-    folder = Path(archive_path)
+    root, folder = root_path(workspace_root), Path(archive_path)
     log = logger or SandboxLogger()
     left_out: dict[str, list[str]] = {}
 
     def archive(session_id: str, root_fd: int, fd: int) -> None:
-        left_out[session_id] = _write(session_id, root_fd, fd, folder, log)
+        with _settled(session_id, root):
+            left_out[session_id] = _write(session_id, root_fd, fd, folder, log)
 
     result = run_prune(
         RetentionPolicy(max_age_hours=check_hours(older_than_hours)),
-        root_path(workspace_root),
+        root,
         log,
         dry_run=dry_run,
         before=archive,
@@ -102,7 +105,8 @@ def archive_session(
         fd = _lock(session_id, root, root_fd)
         with ExitStack() as held:
             held.callback(os.close, fd)
-            _write(session_id, root_fd, fd, folder, log)
+            with _settled(session_id, root):
+                _write(session_id, root_fd, fd, folder, log)
             if keep:
                 return folder / f"{session_id}{SUFFIX}"
             removal.refuse_unremovable(session_id, root_fd, fd)
@@ -135,6 +139,11 @@ def restore_session(
     log = logger or SandboxLogger()
     log.info("session.restored", session_id=session_id, archive=str(path))
     return session_id
+
+
+def _settled(session_id: str, root: Path) -> AbstractContextManager[object]:
+    """Has the interpreter of a stateful session on disk: turns may be in memory alone for a moment."""
+    return live_sessions.get(root.absolute(), session_id).settled_state()
 
 
 def _lock(session_id: str, root: Path, root_fd: int) -> int:

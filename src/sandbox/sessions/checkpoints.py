@@ -67,17 +67,24 @@ def find_all(root: Path, session_id: str) -> list[Checkpoint]:
     return sorted(map(_describe, names), key=lambda checkpoint: checkpoint.created_at)
 
 
+def require(root: Path, session_id: str, name: str) -> Path:
+    """The folder of a checkpoint; CheckpointUnknown where there is none."""
+    folder = _folder(root, session_id, name)
+    if not folder.is_dir():
+        raise CheckpointUnknown(session_id, name)
+    return folder
+
+
 def go_back(root: Path, session_id: str, name: str, workspace_fd: int, *, files: bool) -> None:
     """Make a checkpoint's interpreter the saved one, and its files the session's where asked."""
-    source = _folder(root, session_id, name)
-    if not source.is_dir():
-        raise CheckpointUnknown(session_id, name)
+    source = require(root, session_id, name)
     if files and (source / FILES_FOLDER).is_dir():
         _put_back(source / FILES_FOLDER, source.with_name(f".tmp-{uuid.uuid4().hex}"), workspace_fd)
     state, kept = StateFolder(root, session_id), StateFolder(root, session_id, source)
-    state.discard()
-    if (source / STATE_FILE).exists():
+    if kept.has_save():
         kept.link_to(state)
+    else:
+        state.discard()
 
 
 def _put_back(source: Path, staging: Path, workspace_fd: int) -> None:
@@ -91,14 +98,22 @@ def _put_back(source: Path, staging: Path, workspace_fd: int) -> None:
             cloning.clone_contents(source_fd, staging_fd)
             old = staging.with_name(f".tmp-{uuid.uuid4().hex}")
             old.mkdir(mode=FOLDER_MODE)
-            try:
-                with tree.closing_fd(tree.open_folder(old)) as old_fd:
-                    _move_all(workspace_fd, old_fd)
-                    _move_all(staging_fd, workspace_fd)
-            finally:
-                _remove(old)
+            with tree.closing_fd(tree.open_folder(old)) as old_fd:
+                _exchange(workspace_fd, staging_fd, old_fd)
+            _remove(old)
     finally:
         _remove(staging)
+
+
+def _exchange(workspace_fd: int, staging_fd: int, old_fd: int) -> None:
+    """Move the session's files away and the new ones in, or leave all as it was."""
+    try:
+        _move_all(workspace_fd, old_fd)
+        _move_all(staging_fd, workspace_fd)
+    except BaseException:
+        _move_all(workspace_fd, staging_fd)
+        _move_all(old_fd, workspace_fd)
+        raise
 
 
 def _move_all(from_fd: int, to_fd: int) -> None:

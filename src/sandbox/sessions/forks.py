@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from sandbox import tree
 from sandbox.errors import WorkspaceUnusable
 from sandbox.events import SandboxLogger
-from sandbox.sessions import locks, metadata
+from sandbox.sessions import locks, metadata, removal
 from sandbox.sessions.cloning import clone_contents
-from sandbox.sessions.creation import make_session
+from sandbox.sessions.creation import make_session, open_root
 from sandbox.sessions.layout import check_session_id, new_session_id, root_path
-from sandbox.sessions.live import live_sessions
+from sandbox.sessions.residents import live_sessions
 from sandbox.sessions.statefolder import StateFolder
 
 if TYPE_CHECKING:
@@ -33,16 +33,25 @@ def fork_session(
         raise ValueError(f"count is {count}: it must be 1 or more")
     root = root_path(workspace_root).absolute()
     logger = logger or SandboxLogger()
-    live = live_sessions.find(root, session_id)
-    if live is not None:
-        live.save()
-    with locks.using(root / session_id) as fd:
-        return [_fork(session_id, root, fd, logger) for _ in range(count)]
+    made: list[str] = []
+    with locks.using(root / session_id) as fd, live_sessions.get(root, session_id).settled_state() as state:
+        try:
+            made.extend(_fork(session_id, root, fd, state, logger) for _ in range(count))
+        except BaseException:
+            _take_back(made, root)
+            raise
+    return made
 
 
-def _fork(session_id: str, root: Path, fd: int, logger: SandboxLogger) -> str:
+def _take_back(session_ids: list[str], root: Path) -> None:
+    with open_root(root) as root_fd:
+        for session_id in session_ids:
+            fd = locks.exclusive_for_deletion(session_id, root_fd)
+            removal.remove(removal.take_away(session_id, root_fd, fd), root_fd)
+
+
+def _fork(session_id: str, root: Path, fd: int, source: StateFolder, logger: SandboxLogger) -> str:
     new_id = new_session_id()
-    source = StateFolder(root, session_id)
     found = _metadata(fd, session_id, root)
 
     def fill(folder: Path) -> None:
@@ -57,7 +66,7 @@ def _fork(session_id: str, root: Path, fd: int, logger: SandboxLogger) -> str:
         root,
         host_only=found.host_only if found else (),
         fill=fill,
-        fill_state=fill_state if source.stamp() else None,
+        fill_state=fill_state if source.has_save() else None,
         fields={"stateful": bool(found and found.stateful), "forked_from": session_id},
         logger=logger,
     )

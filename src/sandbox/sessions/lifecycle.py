@@ -13,7 +13,7 @@ from sandbox.sessions import checkpoints, locks, metadata, removal
 from sandbox.sessions.creation import make_session, open_root
 from sandbox.sessions.files import open_session
 from sandbox.sessions.layout import check_session_id, new_session_id, root_path
-from sandbox.sessions.live import live_sessions
+from sandbox.sessions.residents import live_sessions
 from sandbox.sessions.stateful import StatefulPythonSandbox
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from sandbox.sandbox import OutputCallback
     from sandbox.sessions.checkpoints import Checkpoint
     from sandbox.sessions.files import Root
+    from sandbox.sessions.live import LiveSession
 
 __all__ = [
     "SessionSandbox",
@@ -36,6 +37,8 @@ __all__ = [
     "read_session_metadata",
     "repair_session_metadata",
 ]
+
+STATEFUL_OPTIONS = {"save_within_seconds", "fresh_interpreter"}
 
 
 class SessionSandbox(BaseSandbox):
@@ -94,9 +97,9 @@ class SessionSandbox(BaseSandbox):
 
     def checkpoint(self, name: str, *, files: bool = True) -> Checkpoint:
         """Keep the session as it is under a name: its interpreter, and its files unless told not to."""
-        if self.is_stateful or not files:
-            self._stateful().hibernate()
-        with self._using(exclusive=True) as fd:
+        if not files:
+            self._stateful()
+        with self._using(exclusive=True) as fd, self._live().settled_state():
             kept = checkpoints.take(self._folder.parent, self.session_id, name, fd, files=files)
         self.logger.info("session.checkpoint.taken", session_id=self.session_id, name=name)
         return kept
@@ -110,9 +113,12 @@ class SessionSandbox(BaseSandbox):
 
         What was done since is lost.
         """
+        root = self._folder.parent
         with self._using(exclusive=True) as fd:
-            live_sessions.forget(self._folder.parent, self.session_id)
-            checkpoints.go_back(self._folder.parent, self.session_id, name, fd, files=files)
+            checkpoints.require(root, self.session_id, name)
+            live_sessions.forget(root, self.session_id)
+            with self._live().settled_state():
+                checkpoints.go_back(root, self.session_id, name, fd, files=files)
         self.logger.info("session.checkpoint.restored", session_id=self.session_id, name=name)
 
     def close(self) -> None:
@@ -126,6 +132,9 @@ class SessionSandbox(BaseSandbox):
             raise SandboxClosed
         with locks.using(self._folder, exclusive=exclusive) as fd:
             yield fd
+
+    def _live(self) -> LiveSession:
+        return live_sessions.get(self._folder.parent, self.session_id, self.logger)
 
     def _stateful(self) -> StatefulPythonSandbox:
         if not isinstance(self._inner, StatefulPythonSandbox):
@@ -263,6 +272,8 @@ def _open(
     inner: PythonSandbox
     if stateful:
         inner = StatefulPythonSandbox(root=workspace.absolute().parent, **options)
+    elif STATEFUL_OPTIONS & runtime_options.keys():
+        raise NotStateful(session_id)
     else:
         inner = PythonSandbox(**options)
     return SessionSandbox(inner, session_id, workspace, logger)

@@ -1,21 +1,18 @@
-"""The interpreters that are in memory between the turns of their sessions."""
+"""One stateful session in this process: its interpreter, and what of it is not saved yet."""
 
 from __future__ import annotations
 
-import atexit
 import os
 import threading
 import time
-from collections import OrderedDict
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
 
 from sandbox.wasm import threads
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
+    from collections.abc import Callable, Iterator
 
     from sandbox.events import SandboxLogger
     from sandbox.images import Image
@@ -24,36 +21,57 @@ if TYPE_CHECKING:
     from sandbox.sessions.statefolder import Stamp, StateFolder
     from sandbox.snapshots import Snapshot
 
-    Start = Callable[[Image, Snapshot | None], LastingInterpreter]
-
-MOST_LIVE = 1000
-MOST_LIVE_BYTES = 4 << 30
-SAVE_WITHIN_SECONDS = 1.0
 # How long a turn waits for another process to write down a turn that is already over.
 LOCK_WAIT_SECONDS = 30.0
 RETRY_SECONDS = 1.0
+EXIT_WAIT_SECONDS = 5.0
+NEVER = float("inf")
+
+
+class Terms:
+    """What a sandbox gives its turns: from where they start, and under which limits.
+
+    An interpreter serves one sandbox's terms; another's turn takes its memory over into one of its own.
+    """
+
+    def __init__(
+        self,
+        image: Image,
+        memory_bytes: int,
+        start: Callable[[Image, Snapshot | None], LastingInterpreter],
+        limits: object,
+    ) -> None:
+        self.image = image
+        self.memory_bytes = memory_bytes
+        self.start = start
+        self.limits = limits  # compared, never looked into
 
 
 class LiveSession:
-    """One stateful session in this process: its interpreter, and what of it is not saved yet.
+    """The interpreter of a session, between its turns or in one.
 
-    One thread at a time holds `_turn`, from the beginning of a turn until its memory is captured,
-    which goes on after the caller has the result. The lock file is held for as long as memory is
-    ahead of disk, so that a turn in another process waits for the save.
+    `_turn` is held from the beginning of a turn until its memory is captured, which goes on after
+    the caller has the result; `_disk` while something is written, beside a turn that may run; and
+    `_guard` for an instant, where both change the same fields. The lock file is held for as long
+    as memory is, or may come to be, ahead of disk: a turn in another process waits for the save.
     """
 
     def __init__(self, folder: StateFolder, logger: SandboxLogger) -> None:
         self._folder = folder
         self._logger = logger
         self._turn = threading.Lock()
+        self._disk = threading.Lock()
+        self._guard = threading.Lock()
         self._interpreter: LastingInterpreter | None = None
+        self._limits: object = None
         self._image: Image | None = None
         self._pending: Snapshot | None = None
         self._lock = -1
+        self._in_turn = False
         self._generation = 0
-        self._base: tuple[object, Stamp | None] | None = None  # the save that memory goes on from
-        self.due = 0.0
-        self.bytes = 0
+        self._base: tuple[Stamp | None, Stamp | None] | None = None  # the save that memory goes on from
+        self.due = NEVER  # when what is ahead of disk must be on it
+        self.bytes = 0  # that its interpreter has written, as far as is known
 
     @property
     def is_live(self) -> bool:
@@ -65,242 +83,253 @@ class LiveSession:
         """Whether something of it is in memory alone."""
         return self._pending is not None
 
+    @property
+    def pending_bytes(self) -> int | None:
+        """How much waits to be written; None where nothing does."""
+        pending = self._pending
+        return None if pending is None else len(pending.data)
+
+    # ---- turns
+
     def take_turn(
         self,
         request: Request,
+        terms: Terms,
         *,
-        image: Image,
-        start: Start,
         save_within: float,
         settled: Callable[[LiveSession], None],
+        make_room: Callable[[], None],
     ) -> Outcome:
-        """Run one turn; a limit that stops it takes the interpreter back to before."""
-        self._turn.acquire()
-        try:
-            self._go_on()
-        except BaseException:
-            self._turn.release()
-            raise
+        """Run one turn; a limit that stops it takes the interpreter back to before.
+
+        `make_room` is called before an interpreter starts, `settled` when all of the turn is over.
+        """
+        begun = []
 
         def run() -> Outcome:
-            outcome = self._run(request, image, start)
-            if outcome.state != "rolled_back" and save_within <= 0:
-                self._capture()
-                self.write()
-                return replace(outcome, state="saved")
+            begun.append(True)
+            outcome = self._run(request, terms, make_room)
+            if outcome.state == "live" and save_within <= 0:
+                self._capture(0)
+                return replace(outcome, state="saved" if self.try_to_save() else "live")
             return outcome
 
         def settle() -> None:
             try:
-                if self._interpreter is not None and self._base is not None and save_within > 0:
-                    self._capture()
-                    self.due = time.monotonic() + save_within
-                    self._interpreter.rest()
-                self._give_up_lock()
+                self._settle(save_within)
             except Exception as error:  # noqa: BLE001 - nobody waits for this thread
-                self._logger.error("session.state.failed", error=str(error))
+                self._complain(error)
             finally:
                 self._turn.release()
                 settled(self)
 
-        return threads.run(run, interrupt=self._interrupt, afterwards=settle)
+        self._turn.acquire()
+        try:
+            self._go_on(terms)
+            return threads.run(run, interrupt=self._interrupt, afterwards=settle)
+        except BaseException:
+            if not begun:
+                self._end_turn()
+                self._turn.release()
+            raise
 
-    def _go_on(self) -> None:
-        """Hold the lock file, and forget an interpreter that another process has overtaken."""
+    def _go_on(self, terms: Terms) -> None:
+        """Hold the lock file, and let go of an interpreter that is not the one to go on with."""
+        with self._guard:
+            self._in_turn = True
         self._folder.make()
-        if self._lock < 0:
-            self._lock = self._folder.lock(LOCK_WAIT_SECONDS)
-        if self._base is not None and self._base != (self._folder.identity(), self._folder.stamp()):
-            self._drop()
+        if self._lock < 0 or not self._folder.is_locked_by(self._lock):
+            self._take_lock()
+        if self._interpreter is not None and self._limits != terms.limits:
+            self._close_interpreter()
 
-    def _run(self, request: Request, image: Image, start: Start) -> Outcome:
+    def _take_lock(self) -> None:
+        stale, self._lock = self._lock, -1
+        if stale >= 0:  # of a folder that was deleted
+            os.close(stale)
+        self._lock = self._folder.lock(LOCK_WAIT_SECONDS)
+        if self._base is not None and self._base != self._folder.mark():
+            self._forget()
+
+    def _run(self, request: Request, terms: Terms, make_room: Callable[[], None]) -> Outcome:
         begins = self._interpreter is None
         if self._interpreter is None:
-            self._interpreter = self._start(image, start)
+            make_room()
+            self._interpreter = self._start(terms)
         try:
             outcome = self._interpreter.run(replace(request, renew=begins))
         except BaseException:
-            self._roll_back()
+            self._close_interpreter()
             raise
         if outcome.stopped_by is not None or not self._interpreter.is_sound:
-            self._roll_back()
+            self._close_interpreter()
             return replace(outcome, state="rolled_back")
         return replace(outcome, state="live")
 
-    def _start(self, image: Image, start: Start) -> LastingInterpreter:
+    def _start(self, terms: Terms) -> LastingInterpreter:
         snapshot = self._pending
         if snapshot is None or self._image is None:
-            found = self._folder.load(image.recipe.guest)
-            self._base = self._folder.identity(), self._folder.stamp()
-            self._image, snapshot, self._generation = image, None, 0
-            if found is not None:
-                header, snapshot, self._image = found
-                self._generation = header.generation
-        return start(self._image, snapshot)
+            snapshot = self._load(terms)
+        self._limits = terms.limits
+        return terms.start(self._image or terms.image, snapshot)
 
-    def _roll_back(self) -> None:
+    def _load(self, terms: Terms) -> Snapshot | None:
+        with self._disk:  # a save that is on its way is the one to go on from
+            found = self._folder.load(terms.image.recipe.guest, terms.memory_bytes)
+            self._base = self._folder.mark()
+        if found is None:
+            self._image, self._generation = terms.image, 0
+            return None
+        header, snapshot, self._image = found
+        self._generation = header.generation
+        return snapshot
+
+    def _settle(self, save_within: float) -> None:
+        """Capture what the turn left, and end it; the caller has its result already."""
+        try:
+            if self._interpreter is not None:
+                if save_within > 0:
+                    self._capture(save_within)
+                self._interpreter.rest()
+        finally:
+            self._end_turn()
+
+    def _capture(self, save_within: float) -> None:
+        if self._interpreter is None:
+            return
+        snapshot = self._interpreter.capture()
+        with self._guard:
+            self._pending = snapshot
+            self.bytes = len(snapshot.data)
+            # The first turn that is not on disk sets the time, however many follow it.
+            self.due = min(self.due, time.monotonic() + save_within)
+
+    def _close_interpreter(self) -> None:
         """Let go of the interpreter; the next turn begins from what was captured or saved before."""
         if self._interpreter is not None:
             self._interpreter.close()
             self._interpreter = None
+            self.bytes = 0
 
     def _interrupt(self) -> None:
         if self._interpreter is not None:
             self._interpreter.interrupt()
 
-    def _capture(self) -> None:
-        if self._interpreter is not None:
-            self._pending = self._interpreter.capture()
-            self.bytes = len(self._pending.data)
+    def _end_turn(self) -> None:
+        with self._guard:
+            self._in_turn = False
+            self._give_up_lock()
 
-    def write(self) -> None:
-        """Save what is ahead of disk; the caller holds the turn."""
-        if self._pending is None or self._image is None:
-            return
-        if self._base is None or self._base[0] != self._folder.identity():
-            self._pending = None  # the session was deleted
-        else:
-            self._folder.save(self._pending, self._image, self._generation + 1)
-            self._generation += 1
-            self._base = self._folder.identity(), self._folder.stamp()
-            self._pending = None
-        self._give_up_lock()
+    def _give_up_lock(self) -> None:
+        if self._lock >= 0 and self._pending is None and not self._in_turn:
+            os.close(self._lock)
+            self._lock = -1
+
+    # ---- saving
 
     def save(self) -> None:
-        """Have everything on disk."""
+        """Have everything on disk, that of a turn which is just over included."""
         with self._turn:
-            self.write()
+            self._write()
 
-    def save_if_due(self, now: float) -> None:
-        """Save when its time has come; a turn that runs saves in its own time."""
-        if self._pending is None or self.due > now:
-            return
-        if not self._turn.acquire(blocking=False):
-            self.due = now + RETRY_SECONDS / 10
-            return
-        try:
-            self.write()
-        except OSError as error:
-            # Kept in memory; the disk is asked again in a while, and at the next turn.
-            self.due = now + RETRY_SECONDS
-            self._logger.error("session.state.failed", error=str(error))
-        finally:
+    def save_at_exit(self) -> None:
+        """Have on disk what can be; a turn that does not end in time is left out."""
+        settled = self._turn.acquire(timeout=EXIT_WAIT_SECONDS)
+        self.try_to_save()
+        if settled:
             self._turn.release()
+
+    def try_to_save(self) -> bool:
+        """Write what is ahead of disk, beside a turn that may run; False, and a log entry, where it fails."""
+        try:
+            self._write()
+        except Exception as error:  # noqa: BLE001 - kept in memory, and tried again
+            self._complain(error)
+            return False
+        return True
+
+    def _write(self) -> None:
+        with self._disk:
+            with self._guard:
+                snapshot, image, lock = self._pending, self._image, self._lock
+                self.due = NEVER
+            if snapshot is None or image is None:
+                return
+            try:
+                if self._folder.save(snapshot, image, self._generation + 1, lock=lock):
+                    self._generation += 1
+                    self._base = self._folder.mark()
+            except BaseException:
+                with self._guard:
+                    self.due = min(self.due, time.monotonic() + RETRY_SECONDS)
+                raise
+            with self._guard:
+                if self._pending is snapshot:
+                    self._pending = None
+                self._give_up_lock()
+
+    def _complain(self, error: Exception) -> None:
+        self._logger.error("session.state.failed", error=f"{type(error).__name__}: {error}")
+
+    # ---- leaving memory
 
     def hibernate(self) -> None:
         """Have everything on disk and nothing in memory."""
         with self._turn:
-            self.write()
-            self._roll_back()
-            self.bytes = 0
+            self._leave_memory()
+
+    def hibernate_if_idle(self) -> bool:
+        """Hibernate, unless a turn runs or the disk refuses."""
+        if not self._turn.acquire(blocking=False):
+            return False
+        try:
+            self._leave_memory()
+        except Exception as error:  # noqa: BLE001 - it stays in memory
+            self._complain(error)
+            return False
+        finally:
+            self._turn.release()
+        return True
+
+    def _leave_memory(self) -> None:
+        self._write()
+        self._close_interpreter()
 
     def discard(self) -> None:
         """Forget everything that is in memory; what is saved stays."""
-        with self._turn:
-            self._drop()
+        with self._turn, self._disk:
+            self._forget()
+
+    def begin_anew(self) -> None:
+        """Forget everything, what is saved included; SessionInUse where another process has a turn."""
+        with self._turn, self._disk:
+            self._forget()
+            with self._folder_lock():
+                self._folder.discard()
+
+    def _forget(self) -> None:
+        self._close_interpreter()
+        with self._guard:
+            self._pending, self._base, self.due = None, None, NEVER
             self._give_up_lock()
 
-    def _drop(self) -> None:
-        self._roll_back()
-        self._pending, self._base, self.bytes = None, None, 0
+    @contextmanager
+    def settled_state(self) -> Iterator[StateFolder]:
+        """The saved state with nothing ahead of it, here or in another process, until the block ends.
 
-    def _give_up_lock(self) -> None:
-        if self._lock >= 0 and self._pending is None:
-            os.close(self._lock)
-            self._lock = -1
+        The caller holds the session's own lock, so that no turn begins meanwhile.
+        """
+        self.save()
+        with self._folder_lock():
+            yield self._folder
 
-
-class LiveSessions:
-    """All stateful sessions of this process, bounded in number and memory, oldest use out first."""
-
-    def __init__(self) -> None:
-        self.most = MOST_LIVE
-        self.most_bytes = MOST_LIVE_BYTES
-        # One object for a session, for as long as a sandbox or its interpreter needs it.
-        self._sessions: WeakValueDictionary[tuple[str, str], LiveSession] = WeakValueDictionary()
-        self._live: OrderedDict[LiveSession, int] = OrderedDict()  # with their bytes, last used last
-        self._live_bytes = 0
-        self._ahead: set[LiveSession] = set()
-        self._changed = threading.Condition()
-        self._saver: threading.Thread | None = None
-        self._wakes_at = 0.0
-
-    def get(self, root: Path, session_id: str, make: Callable[[], LiveSession]) -> LiveSession:
-        """The one object for a session in this process."""
-        key = os.path.realpath(root), session_id
-        with self._changed:
-            found = self._sessions.get(key)
-            if found is None:
-                found = self._sessions[key] = make()
-            return found
-
-    def find(self, root: Path, session_id: str) -> LiveSession | None:
-        """The session, if this process knows it."""
-        with self._changed:
-            return self._sessions.get((os.path.realpath(root), session_id))
-
-    def forget(self, root: Path, session_id: str) -> None:
-        """Let go of what is in memory of a session that was deleted, or put back."""
-        session = self.find(root, session_id)
-        if session is not None:
-            session.discard()
-            self.settled(session)
-
-    def settled(self, session: LiveSession) -> None:
-        """Something of a session has changed: save it when it is due, and keep to the bounds."""
-        with self._changed:
-            self._count(session)
-            if session.is_ahead:
-                self._ahead.add(session)
-            self._start_saver()
-            if (session.is_ahead and session.due < self._wakes_at) or self._excess():
-                self._changed.notify()
-
-    def save_all(self) -> None:
-        """Have everything on disk, as the process is about to exit."""
-        with self._changed:
-            ahead, self._ahead = self._ahead, set()
-        for session in ahead:
-            session.save()
-
-    def _count(self, session: LiveSession) -> None:
-        self._live_bytes -= self._live.pop(session, 0)
-        if session.is_live:
-            self._live[session] = session.bytes
-            self._live_bytes += session.bytes
-
-    def _start_saver(self) -> None:
-        if self._saver is None:
-            self._saver = threading.Thread(target=self._keep_saving, name="sandbox-saver", daemon=True)
-            self._saver.start()
-            atexit.register(self.save_all)
-
-    def _keep_saving(self) -> None:
-        while True:
-            with self._changed:
-                self._wakes_at = min((session.due for session in self._ahead), default=float("inf"))
-                pause = self._wakes_at - time.monotonic()
-                if pause > 0 and not self._excess():
-                    self._changed.wait(min(pause, threading.TIMEOUT_MAX))
-                ahead = list(self._ahead)
-                oldest = next(iter(self._live)) if self._excess() else None
-            for session in ahead:
-                self._save(session)
-            if oldest is not None:
-                oldest.hibernate()
-                self.settled(oldest)
-
-    def _save(self, session: LiveSession) -> None:
-        session.save_if_due(time.monotonic())
-        with self._changed:
-            if not session.is_ahead:
-                self._ahead.discard(session)
-
-    def _excess(self) -> bool:
-        """Whether more is in memory than the bounds allow; the last one used always stays."""
-        return len(self._live) > max(1, self.most) or (
-            self._live_bytes > self.most_bytes and len(self._live) > 1
-        )
-
-
-live_sessions = LiveSessions()
+    @contextmanager
+    def _folder_lock(self) -> Iterator[None]:
+        if not self._folder.path.is_dir():
+            yield  # nothing was ever saved
+            return
+        lock = self._folder.lock(LOCK_WAIT_SECONDS)
+        try:
+            yield
+        finally:
+            os.close(lock)

@@ -11,12 +11,9 @@ import hashlib
 import json
 import struct
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from sandbox.snapshots import MOST_MEMORY_BYTES, Snapshot
-
-if TYPE_CHECKING:
-    from typing import BinaryIO
 
 try:
     from compression import zstd  # type: ignore[import-not-found, unused-ignore]  # Python 3.14 and later
@@ -27,6 +24,8 @@ MAGIC = b"session-sandbox interpreter 1\n"
 LEVEL = 1  # a third of the size for a tenth of the time that the best would take
 DIGEST_BYTES = hashlib.sha256().digest_size
 MOST_HEADER_BYTES = 1 << 20
+LEAST_PAGE_BYTES = 4096
+MOST_COUNT = (1 << 62) - 1
 _LENGTH = struct.Struct("<I")
 _RANGE = struct.Struct("<QQ")
 
@@ -38,7 +37,7 @@ class SavedHeader:
     generation: int  # counts the saves of a session
     guest_sha256: str  # of the guest's module: the code that the memory is for
     protocol: int  # of the driver inside
-    image_sha256: str  # of the memory that the pages differ from
+    image: str  # the identity of the memory that the pages differ from
     preload: tuple[str, ...]
     data_path: str
     size: int
@@ -47,13 +46,22 @@ class SavedHeader:
     clock_ns: int
 
 
-def encode(snapshot: Snapshot, header: SavedHeader) -> bytes:
-    """The file of a snapshot."""
+def encode(snapshot: Snapshot, header: SavedHeader) -> list[bytes]:
+    """The file of a snapshot, in pieces."""
     fields = json.dumps(asdict(header)).encode()
     table = b"".join(_RANGE.pack(*place) for place in snapshot.ranges)
-    payload = zstd.compress(table + snapshot.data, level=LEVEL)
-    content = b"".join([MAGIC, _LENGTH.pack(len(fields)), fields, payload])
-    return content + hashlib.sha256(content).digest()
+    compressor = zstd.ZstdCompressor(level=LEVEL)
+    payload = [compressor.compress(table), compressor.compress(snapshot.data), compressor.flush()]
+    pieces = [MAGIC, _LENGTH.pack(len(fields)), fields, *payload]
+    digest = hashlib.sha256()
+    for piece in pieces:
+        digest.update(piece)
+    return [*pieces, digest.digest()]
+
+
+def decode_header(data: bytes) -> SavedHeader:
+    """The header alone, of a file that may be damaged behind it; ValueError says what is wrong."""
+    return _decode_header(data)[0]
 
 
 def decode(data: bytes) -> tuple[SavedHeader, Snapshot]:
@@ -62,17 +70,12 @@ def decode(data: bytes) -> tuple[SavedHeader, Snapshot]:
     content, digest = memoryview(data)[:-DIGEST_BYTES], data[-DIGEST_BYTES:]
     if hashlib.sha256(content).digest() != digest:
         raise ValueError("it is damaged: its checksum does not match")
-    payload = _expand(content[start:])
     pages = header.ranges * _RANGE.size
+    payload = memoryview(expand(content[start:], pages + header.size))
     if pages > len(payload):
         raise ValueError("its page table is cut off")
     ranges = tuple((start, length) for start, length in _RANGE.iter_unpack(payload[:pages]))
     return header, Snapshot(header.size, ranges, payload[pages:], header.descriptors, header.clock_ns)
-
-
-def read_header(stream: BinaryIO) -> SavedHeader:
-    """The header alone; ValueError says what is wrong with it."""
-    return _decode_header(stream.read(len(MAGIC) + _LENGTH.size + MOST_HEADER_BYTES))[0]
 
 
 def _decode_header(data: bytes) -> tuple[SavedHeader, int]:
@@ -86,43 +89,46 @@ def _decode_header(data: bytes) -> tuple[SavedHeader, int]:
         raise ValueError("it is cut off")
     try:
         return _header_from(json.loads(data[start : start + length])), start + length
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise ValueError(f"its header cannot be read: {error}") from None
 
 
 def _header_from(fields: dict[str, Any]) -> SavedHeader:
+    size = _count(fields["size"], MOST_MEMORY_BYTES)
     return SavedHeader(
-        generation=int(fields["generation"]),
+        generation=_count(fields["generation"]),
         guest_sha256=str(fields["guest_sha256"]),
-        protocol=int(fields["protocol"]),
-        image_sha256=str(fields["image_sha256"]),
+        protocol=_count(fields["protocol"]),
+        image=str(fields["image"]),
         preload=tuple(map(str, fields["preload"])),
         data_path=str(fields["data_path"]),
-        size=int(fields["size"]),
-        ranges=int(fields["ranges"]),
-        descriptors=tuple(map(int, fields["descriptors"])),
-        clock_ns=max(0, int(fields["clock_ns"])),
+        size=size,
+        ranges=_count(fields["ranges"], size // LEAST_PAGE_BYTES),
+        descriptors=tuple(map(_count, fields["descriptors"])),
+        clock_ns=_count(fields["clock_ns"]),
     )
 
 
-def _expand(payload: memoryview) -> bytes:
-    """Decompress, never more than a guest's memory holds."""
-    limit = MOST_MEMORY_BYTES + (MOST_MEMORY_BYTES >> 8)
+def _count(value: object, most: int = MOST_COUNT) -> int:
+    if not isinstance(value, int) or not 0 <= value <= most:
+        raise ValueError("a number in it is impossible")
+    return value
+
+
+def expand(data: bytes | memoryview, most: int) -> bytes:
+    """Decompress what must not grow past a limit; ValueError where it does, or is damaged."""
     try:
         expander = zstd.ZstdDecompressor()
-        data: bytes = expander.decompress(payload, limit)
+        expanded: bytes = expander.decompress(data, most + 1)
     except zstd.ZstdError as error:
-        raise ValueError(f"its pages cannot be read: {error}") from None
+        raise ValueError(f"its content cannot be read: {error}") from None
+    if len(expanded) > most:
+        raise ValueError("its content is larger than it says")
     if not expander.eof:
-        raise ValueError("its pages are cut off")
-    return data
+        raise ValueError("its content is cut off")
+    return expanded
 
 
-def compress_image(content: bytes) -> bytes:
-    """An image as it is kept beside the states that need it."""
+def compress(content: bytes) -> bytes:
+    """What `expand` reads."""
     return bytes(zstd.compress(content, level=LEVEL))
-
-
-def expand_image(data: bytes) -> bytes:
-    """An image from what `compress_image` gave; ValueError where it is damaged."""
-    return _expand(memoryview(data))

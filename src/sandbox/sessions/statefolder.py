@@ -5,14 +5,16 @@
   image               the memory that it differs from; one file for all sessions that share it
   lock                held by the process that is ahead of what is saved
   checkpoints/<name>/ interpreter.state, image, and workspace/ where the files were kept
-.state/.images/<sha256>  the images, by content; one that no session links to is swept
+.state/.images/<identity>  the images; one that no session links to is swept
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import io
+import json
 import os
 import threading
 import time
@@ -20,12 +22,22 @@ import uuid
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from sandbox.errors import SessionInUse, StateUnusable
-from sandbox.images import DRIVER_PROTOCOL, Image, Recipe, read_image, write_image
+from sandbox import tree
+from sandbox.errors import PolicyValidationError, SessionInUse, StateUnusable
+from sandbox.images import (
+    DRIVER_PROTOCOL,
+    HEADER_BYTES,
+    SCRATCH_BYTES,
+    Image,
+    Recipe,
+    read_image,
+    write_image,
+)
 from sandbox.sessions import saved
 from sandbox.sessions.layout import FOLDER_MODE, IMAGES_FOLDER, STATE_FOLDER
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from sandbox.guests.cpython import Guest
@@ -34,12 +46,16 @@ if TYPE_CHECKING:
 STATE_FILE = "interpreter.state"
 IMAGE_FILE = "image"
 LOCK_FILE = "lock"
+FILE_MODE = 0o600
 LOCK_POLL_SECONDS = 0.005
+COPY_BYTES = 1 << 20
 START_FRESH = "open the session with fresh_interpreter=True to keep its files and start anew"
+# A file system without hard links, or without room for another one.
+_NO_LINK = {errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EXDEV, errno.ENOSYS}
 
-Stamp = tuple[int, int, int]  # what changes whenever the file is replaced
+Stamp = tuple[int, ...]  # what changes whenever a file is replaced
 
-_images: dict[str, Image] = {}  # by the digest of their content
+_images: dict[str, Image] = {}  # by their identity
 _images_guard = threading.Lock()
 
 
@@ -53,27 +69,14 @@ class StateFolder:
 
     def make(self) -> None:
         """Make the folder where it is missing."""
-        self.path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        if not self.path.is_dir():
+            self.path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
 
-    def identity(self) -> tuple[int, int] | None:
-        """Which folder it is; another one after the session was deleted and made again."""
-        try:
-            info = self.path.stat()
-        except FileNotFoundError:
-            return None
-        return info.st_dev, info.st_ino
-
-    def stamp(self) -> Stamp | None:
-        """Which save is in place; None where there is none."""
-        try:
-            info = (self.path / STATE_FILE).stat()
-        except FileNotFoundError:
-            return None
-        return info.st_ino, info.st_mtime_ns, info.st_size
+    # ---- who is ahead of what is saved
 
     def lock(self, wait_seconds: float) -> int:
         """Become the process that may be ahead of what is saved; SessionInUse where another stays it."""
-        fd = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fd = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         deadline = time.monotonic() + wait_seconds
         while True:
             try:
@@ -86,15 +89,37 @@ class StateFolder:
             else:
                 return fd
 
-    def save(self, snapshot: Snapshot, image: Image, generation: int) -> None:
-        """Replace what is saved; the one before stays until the new one is whole."""
-        self._keep_image(image)
+    def is_locked_by(self, fd: int) -> bool:
+        """Whether a lock is still this folder's: a session may be deleted and made again meanwhile."""
+        try:
+            there = (self.path / LOCK_FILE).stat()
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(there, os.fstat(fd))
+
+    def mark(self) -> tuple[Stamp | None, Stamp | None]:
+        """Which folder it is, and which save is in place."""
+        # The lock file is made with the folder and never changed: unlike the folder's own number,
+        # the moment of its making does not come again.
+        return _stamp(self.path / LOCK_FILE), _stamp(self.path / STATE_FILE)
+
+    def has_save(self) -> bool:
+        """Whether an interpreter is saved here."""
+        return (self.path / STATE_FILE).exists()
+
+    # ---- saving and loading
+
+    def save(self, snapshot: Snapshot, image: Image, generation: int, *, lock: int) -> bool:
+        """Replace what is saved; the one before stays until the new one is whole.
+
+        False, and nothing saved, where `lock` is not this folder's any more.
+        """
         recipe = image.recipe
         header = saved.SavedHeader(
             generation,
             recipe.guest.module_sha256,
             DRIVER_PROTOCOL,
-            image.header.sha256,
+            identity(image),
             recipe.preload,
             recipe.data_path,
             snapshot.size,
@@ -102,21 +127,42 @@ class StateFolder:
             snapshot.descriptors,
             snapshot.clock_ns,
         )
-        _replace(self.path / STATE_FILE, saved.encode(snapshot, header))
+        pieces = saved.encode(snapshot, header)
+        try:
+            with tree.closing_fd(tree.open_folder(self.path)) as fd:
+                # From here on by descriptor: what is deleted now takes the save along.
+                if not self.is_locked_by(lock):
+                    return False
+                self._keep_image(image, fd)
+                _replace(STATE_FILE, pieces, fd)
+        except FileNotFoundError:
+            if self.is_locked_by(lock):
+                raise
+            return False
+        return True
 
-    def load(self, guest: Guest) -> tuple[saved.SavedHeader, Snapshot, Image] | None:
+    def load(self, guest: Guest, memory_bytes: int) -> tuple[saved.SavedHeader, Snapshot, Image] | None:
         """What is saved, with its image; None where nothing is, StateUnusable where it cannot go on."""
         try:
             data = (self.path / STATE_FILE).read_bytes()
         except FileNotFoundError:
             return None
         try:
+            self._check(saved.decode_header(data), guest, memory_bytes)
             header, snapshot = saved.decode(data)
+        except PolicyValidationError:
+            raise
         except ValueError as error:
             raise self._unusable(str(error)) from None
+        return header, snapshot, self._find_image(header, guest)
+
+    def _check(self, header: saved.SavedHeader, guest: Guest, memory_bytes: int) -> None:
         if (header.guest_sha256, header.protocol) != (guest.module_sha256, DRIVER_PROTOCOL):
             raise self._unusable("it was saved by another version of the runtime")
-        return header, snapshot, self._find_image(header, guest)
+        # Before it is expanded: a small file can claim gigabytes.
+        if header.size > memory_bytes:
+            needs = f"the saved interpreter alone needs {header.size} bytes"
+            raise PolicyValidationError("memory_bytes", memory_bytes, needs)
 
     def discard(self) -> None:
         """Forget what is saved; files of the session stay."""
@@ -128,70 +174,106 @@ class StateFolder:
         other.make()
         for name in (IMAGE_FILE, STATE_FILE):
             if (self.path / name).exists():
-                temporary = other.path / f".tmp-{uuid.uuid4().hex}"
-                os.link(self.path / name, temporary)
-                temporary.replace(other.path / name)
+                with tree.closing_fd(tree.open_folder(other.path)) as fd:
+                    _link(self.path / name, name, fd)
 
     def _unusable(self, reason: str) -> StateUnusable:
         return StateUnusable(self.session_id, reason, remedy=START_FRESH)
 
-    def _keep_image(self, image: Image) -> None:
+    # ---- the memory that a save differs from
+
+    def _keep_image(self, image: Image, folder_fd: int) -> None:
         """Have the image beside the state, so that neither a cleared cache nor another machine matters."""
-        digest, mine = image.header.sha256, self.path / IMAGE_FILE
-        with _images_guard:
-            _images.setdefault(digest, image)
-        shared = self._images / digest
-        if _is_same(shared, mine):
+        know_image(image)
+        shared = self._images / identity(image)
+        if _is_same(shared, folder_fd):
             return
         if not shared.exists():
             self._images.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
             content = io.BytesIO()
             write_image(image, content)
-            _replace(shared, saved.compress_image(content.getvalue()))
-        temporary = self.path / f".tmp-{uuid.uuid4().hex}"
-        os.link(shared, temporary)
-        temporary.replace(mine)
+            with tree.closing_fd(tree.open_folder(self._images)) as images_fd:
+                _replace(shared.name, [saved.compress(content.getvalue())], images_fd)
+        _link(shared, IMAGE_FILE, folder_fd)
 
     def _find_image(self, header: saved.SavedHeader, guest: Guest) -> Image:
         with _images_guard:
-            found = _images.get(header.image_sha256)
+            found = _images.get(header.image)
         if found is not None:
             return found
-        recipe = Recipe(guest, header.preload, header.data_path)
         try:
-            content = saved.expand_image((self.path / IMAGE_FILE).read_bytes())
-            found = read_image(recipe, io.BytesIO(content))
-            digest = hashlib.sha256()
-            for chunk in found.chunks():
-                digest.update(chunk)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            content = saved.expand((self.path / IMAGE_FILE).read_bytes(), header.size + HEADER_BYTES)
+            found = read_image(Recipe(guest, header.preload, header.data_path), io.BytesIO(content))
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise self._unusable(f"its image cannot be read: {error}") from None
-        if digest.hexdigest() != header.image_sha256:
+        if not _is_genuine(found, content[HEADER_BYTES:]) or identity(found) != header.image:
+            found.close()
             raise self._unusable("its image is damaged")
-        with _images_guard:
-            return _images.setdefault(header.image_sha256, found)
+        return know_image(found)
 
 
-def know_image(image: Image) -> None:
+def identity(image: Image) -> str:
+    """What names an image: its content, and all that is needed to go on from it.
+
+    The content alone would let one session's file change the mounts of another's.
+    """
+    recipe, header = image.recipe, image.header
+    made_of = [header.sha256, header.scratch, recipe.guest.module_sha256, recipe.preload, recipe.data_path]
+    return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()
+
+
+def know_image(image: Image) -> Image:
     """Remember an image of this process, so that states that differ from it find it at once."""
     with _images_guard:
-        _images.setdefault(image.header.sha256, image)
+        return _images.setdefault(identity(image), image)
 
 
-def _is_same(one: Path, other: Path) -> bool:
+def _is_genuine(image: Image, content: bytes) -> bool:
+    fits = 0 <= image.header.scratch <= image.size - SCRATCH_BYTES
+    return fits and hashlib.sha256(content).hexdigest() == image.header.sha256
+
+
+def _stamp(path: Path) -> Stamp | None:
     try:
-        return one.samefile(other)
+        info = path.stat()
+    except FileNotFoundError:
+        return None
+    return info.st_dev, info.st_ino, info.st_mtime_ns, info.st_size
+
+
+def _is_same(shared: Path, folder_fd: int) -> bool:
+    try:
+        return os.path.samestat(shared.stat(), os.stat(IMAGE_FILE, dir_fd=folder_fd))
     except FileNotFoundError:
         return False
 
 
-def _replace(target: Path, data: bytes) -> None:
-    temporary = target.with_name(f".tmp-{uuid.uuid4().hex}")
+def _temporary() -> str:
+    return f".tmp-{uuid.uuid4().hex}"
+
+
+def _replace(name: str, pieces: Iterable[bytes], folder_fd: int) -> None:
+    temporary = _temporary()
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        with open(temporary, "xb", opener=lambda path, flags: os.open(path, flags, 0o600)) as stream:
-            stream.write(data)
-        temporary.replace(target)
+        with os.fdopen(os.open(temporary, flags, FILE_MODE, dir_fd=folder_fd), "wb") as stream:
+            stream.writelines(pieces)
+        os.replace(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
     except BaseException:
         with suppress(OSError):
-            temporary.unlink()
+            os.unlink(temporary, dir_fd=folder_fd)
         raise
+
+
+def _link(source: Path, name: str, folder_fd: int) -> None:
+    """Give a file another name, in place of what has it; a copy where the file system has no links."""
+    temporary = _temporary()
+    try:
+        os.link(source, temporary, dst_dir_fd=folder_fd)
+    except OSError as error:
+        if error.errno not in _NO_LINK:
+            raise
+        with source.open("rb") as stream:
+            _replace(name, iter(lambda: stream.read(COPY_BYTES), b""), folder_fd)
+        return
+    os.replace(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sandbox.lasting import LastingInterpreter
 from sandbox.sandbox import PythonSandbox
-from sandbox.sessions.live import SAVE_WITHIN_SECONDS, LiveSession, live_sessions
-from sandbox.sessions.statefolder import StateFolder, know_image
+from sandbox.sessions.live import Terms
+from sandbox.sessions.residents import live_sessions
+from sandbox.sessions.statefolder import know_image
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from sandbox.images import Image
     from sandbox.interpreter import Outcome, Request
     from sandbox.snapshots import Snapshot
+
+
+SAVE_WITHIN_SECONDS = 1.0
 
 
 class StatefulPythonSandbox(PythonSandbox):
@@ -37,17 +40,27 @@ class StatefulPythonSandbox(PythonSandbox):
         if not save_within_seconds >= 0:
             raise ValueError(f"save_within_seconds is {save_within_seconds!r}: it must be 0 or more")
         self._save_within = save_within_seconds
-        folder = StateFolder(root, session_id)
-        self._live = live_sessions.get(root, session_id, partial(LiveSession, folder, self.logger))
+        self._hidden = frozenset(options.get("host_only", ()))
+        self._terms: Terms | None = None
+        self._live = live_sessions.get(root, session_id, self.logger)
         if fresh_interpreter:
-            self._live.discard()
-            folder.discard()
+            self._live.begin_anew()
+            live_sessions.note(self._live)
 
     def _run(self, request: Request, image: Image, cache: Cache | None) -> Outcome:
         if request.kind != self._job_kind:
             return super()._run(request, image, cache)
-        know_image(image)
+        if self._terms is None:
+            self._terms = self._make_terms(know_image(image), cache)
+        return self._live.take_turn(
+            request,
+            self._terms,
+            save_within=self._save_within,
+            settled=live_sessions.settled,
+            make_room=live_sessions.make_room,
+        )
 
+    def _make_terms(self, image: Image, cache: Cache | None) -> Terms:
         def start(base: Image, snapshot: Snapshot | None) -> LastingInterpreter:
             return LastingInterpreter(
                 base,
@@ -59,18 +72,13 @@ class StatefulPythonSandbox(PythonSandbox):
                 snapshot=snapshot,
             )
 
-        return self._live.take_turn(
-            request,
-            image=image,
-            start=start,
-            save_within=self._save_within,
-            settled=live_sessions.settled,
-        )
+        limits = self.policy, self._hidden, self._root
+        return Terms(image, self.policy.memory_bytes, start, limits)
 
     def hibernate(self) -> None:
         """Save the interpreter and take it out of memory; the next execution brings it back."""
         self._live.hibernate()
-        live_sessions.settled(self._live)
+        live_sessions.note(self._live)
 
     def close(self) -> None:
         """Hibernate, and refuse further executions; may be called twice."""
