@@ -167,6 +167,7 @@ class Interpreter:
             "env": {**BASE_ENV, **self._policy.env},
             "streaming": request.on_output is not None,
             "renew": request.renew,
+            "fed": not request.stdin.is_empty,
         }
         return marshal.dumps(job, 2)  # a version that every guest reads
 

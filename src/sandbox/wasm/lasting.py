@@ -10,8 +10,9 @@ from sandbox.wasm.gate import FIRST_PREOPEN, Descriptor, Gate
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+TMP = "/tmp"  # noqa: S108 - the guest's, not the host's
 MOST_U64 = (1 << 64) - 1
-FOLDER_NAME = b"."
+GONE = b".gone"  # a folder in /tmp that is removed as soon as it is open
 
 
 class LastingGate(Gate):
@@ -20,6 +21,8 @@ class LastingGate(Gate):
     def __init__(self, **parts: Any) -> None:
         super().__init__(**parts)
         self._first_own = len(self._fds)
+        paths = [mount.guest_path for mount in parts["mounts"]]
+        self._tmp = FIRST_PREOPEN + (paths.index(TMP) if TMP in paths else 0)
         self.clock_offset = 0  # nanoseconds that passed for the guest in earlier instances
 
     def now(self, clock: int) -> int | None:
@@ -44,24 +47,32 @@ class LastingGate(Gate):
     def occupy(self, numbers: Iterable[int]) -> None:
         """Keep numbers that the guest held open in an earlier instance from naming other files.
 
-        Each becomes a folder, which can be neither read nor written, until the guest closes it.
+        Each becomes a folder that is removed, in which nothing is found or made, until the guest closes it.
         """
         wanted = set(numbers)
+        if not wanted or self._scratch is None or not self._at_gone("path_create_directory"):
+            return
         surplus = []
-        while wanted and len(self._fds) < self._most_fds and (opened := self._open_folder()) is not None:
+        while wanted and len(self._fds) < self._most_fds and (opened := self._open_gone()) is not None:
             self._fds[opened] = Descriptor()
             if opened in wanted:
                 wanted.discard(opened)
             else:
                 surplus.append(opened)
+        self._at_gone("path_remove_directory")
         for number in surplus:
             self._query("fd_close", number)
             del self._fds[number]
 
-    def _open_folder(self) -> int | None:
-        if self._scratch is None:
-            return None
-        name = self._scratch + abi.FILESTAT.size
-        self._memory.write(name, FOLDER_NAME)
-        answer = self._ask(abi.U32, "path_open", FIRST_PREOPEN, 0, name, 1, abi.O_DIRECTORY, 0, 0, 0)
+    def _at_gone(self, function: str) -> bool:
+        return self._query(function, self._tmp, self._gone_name(), len(GONE)) == abi.SUCCESS
+
+    def _open_gone(self) -> int | None:
+        name = self._gone_name()
+        answer = self._ask(abi.U32, "path_open", self._tmp, 0, name, len(GONE), abi.O_DIRECTORY, 0, 0, 0)
         return None if answer is None else int(answer[0])
+
+    def _gone_name(self) -> int:
+        address = (self._scratch or 0) + abi.FILESTAT.size
+        self._memory.write(address, GONE)
+        return address

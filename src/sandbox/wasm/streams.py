@@ -80,6 +80,11 @@ class Input:
         self._stream = None if isinstance(source, bytes) else getattr(source, "buffer", source)
         self._descriptor = None if self._stream is None else _descriptor_of(self._stream)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to read, and never will be."""
+        return self._stream is None and not self._data
+
     def read(self, call: Call, memory: Memory, buffers: Buffers | None, out: int) -> int:
         """Fill the first buffer that has room."""
         if buffers is None:

@@ -113,13 +113,21 @@ def rehearse() -> None:
     for _ in range(REHEARSALS):
         sys.stdout = sys.stderr = io.StringIO()
         for code in REHEARSED_CODE:
-            job = {"code": code, "args": (), "env": dict(os.environ), "streaming": False, "renew": True}
+            job = {
+                "code": code,
+                "args": (),
+                "env": dict(os.environ),
+                "streaming": False,
+                "renew": True,
+                "fed": True,
+            }
             run(job)
             take_turn(job)
     sys.stdout, sys.stderr = streams
     sys.modules["__main__"] = main
     session.clear()
     turns.clear()
+    fed.clear()
 
 
 def pin() -> None:
@@ -167,6 +175,7 @@ def take_turn(job: Job) -> Report:
     if job["renew"]:
         renew(job)
     set_streams(job)
+    set_input(job)
     main = session_main()
     shown: list[str] = []
     code, flags = guarded(lambda: run_cell(job["code"], main.__dict__, shown))
@@ -308,6 +317,19 @@ def set_streams(job: Job) -> None:
     stdout = sys.stdout
     if isinstance(stdout, io.TextIOWrapper) and stdout.line_buffering != job["streaming"]:
         stdout.reconfigure(line_buffering=job["streaming"])
+
+
+fed: list[None] = []  # one where the caller gave the last turn some input
+
+
+def set_input(job: Job) -> None:
+    """Have a turn read its own input, not what an earlier one left unread."""
+    stdin = sys.stdin
+    if fed and stdin is sys.__stdin__ and isinstance(stdin, io.TextIOWrapper):
+        raw = io.FileIO(0, closefd=False)
+        sys.stdin = io.TextIOWrapper(io.BufferedReader(raw), stdin.encoding, stdin.errors)
+        sys.__stdin__ = sys.stdin  # type: ignore[misc]  # the interpreter's own name for it
+    fed[:] = [None] if job["fed"] else []
 
 
 environment: dict[str, str] = {}  # what os.environ was last set to
