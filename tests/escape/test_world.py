@@ -245,16 +245,16 @@ def memory(address, size):
     return numpy.asarray(At(address, size))
 """
 WILD = {
-    "a read of address 0": "bytes(memory(0, 1 << 20))",
+    "a read of address 0": "bytes(memory(8, 1 << 20))",
     "a read past the end": "memory(0x7fff0000, 100).sum()",
     "a read far past the end": "memory(0xfffffff0, 15).sum()",
     "a write past the end": "memory(0x7fff0000, 100)[:] = 1",
     "a write over the end": "memory(0xffffff00, 0x1000)[:] = 1",
-    "a write over all": "memory(0, 40 << 20)[:] = 0xff",
-    "a copy of nonsense": "memory(0, 20 << 20)[:] = memory(10 << 20, 20 << 20)",
+    "a write over all": "memory(8, 40 << 20)[:] = 0xff",
+    "a copy of nonsense": "memory(8, 20 << 20)[:] = memory(10 << 20, 20 << 20)",
     "types rewritten": "memory(id(int), 400)[:] = 0x41; 1 + 1",
     "functions rewritten": "memory(id(len), 200)[:] = 77; len([])",
-    "every word a call": "memory(0, 40 << 20).view(numpy.uint32)[:] = 1234",
+    "every word a call": "memory(8, 40 << 20).view(numpy.uint32)[:] = 1234",
     "the stack": "memory(1 << 16, 8 << 20)[:] = 0x41; [len(str(n)) for n in range(1000)]",
     "the heap": "memory(id(object()) - (1 << 20), 2 << 20)[:] = 0x41; [[] for _ in range(1000)]",
     "strides": "numpy.lib.stride_tricks.as_strided(numpy.zeros(1, 'u1'), (1 << 31,), (1,))[::4096] = 1",
@@ -299,15 +299,16 @@ def test_a_bomb_stays_inside(make_box, code):
 
 def test_the_next_execution_finds_nothing_of_the_last_in_its_memory(make_box):
     box = make_box(preload=("numpy",))
-    mark = "b'need' + b'le-in-the-' + b'haystack'"
-    leave = f"x = [{mark} * 10 for _ in range(1000)]; y = {mark} * 50_000; print(len(y))"
+    mark = "bytes(reversed(b'kcatsyah-eht-ni-eldeen'))"
+    leave = f"x = [{mark} * 10 + b'.' for _ in range(1000)]"
+    size = box.execute("pass").memory_used_bytes
     search = f"""{WILD_PRELUDE}
 found, mark = 0, {mark}
-for page in range(1 << 16, 60 << 20, 1 << 16):
+for page in range(1 << 16, {size}, 1 << 16):
     found += bytes(memory(page, 1 << 16)).count(mark)
 print(found)
 """
-    assert int(box.execute(f"{leave}\n{search}").stdout.split()[1]) > 10_000
+    assert int(box.execute(f"{leave}\n{search}").stdout) > 5000
     for _ in range(5):
         box.execute(leave)
         assert int(box.execute(search).stdout) < 10
@@ -317,7 +318,7 @@ def test_what_one_execution_wrote_anywhere_is_gone_for_the_next(make_box):
     box = make_box(preload=("numpy",))
     digest = f"""{WILD_PRELUDE}
 import zlib
-print([zlib.crc32(bytes(memory(page, 1 << 16))) for page in range(0, 40 << 20, 1 << 16)])
+print([zlib.crc32(bytes(memory(page, 1 << 16))) for page in range(1 << 16, 40 << 20, 1 << 16)])
 """
     before = box.execute(digest).stdout
     for spoil in ("memory(1 << 22, 1 << 20)[:] = 7", "memory(30 << 20, 9)[:] = 7", "x = bytes(5 << 20)"):
