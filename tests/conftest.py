@@ -34,6 +34,11 @@ def wait_until(condition, what="the condition"):
     raise AssertionError(f"{what} did not come true within {DEADLINE_SECONDS:.0f} s")
 
 
+@pytest.fixture(name="wait_until")
+def _wait_until():
+    return wait_until
+
+
 class World:
     """One MAS_ROOT with a tmux server of its own; nothing in it is seen by another test."""
 

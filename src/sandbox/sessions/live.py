@@ -98,7 +98,7 @@ class LiveSession:
         *,
         save_within: float,
         settled: Callable[[LiveSession], None],
-        make_room: Callable[[], None],
+        make_room: Callable[[LiveSession], None],
     ) -> Outcome:
         """Run one turn; a limit that stops it takes the interpreter back to before.
 
@@ -151,10 +151,10 @@ class LiveSession:
         if self._base is not None and self._base != self._folder.mark():
             self._forget()
 
-    def _run(self, request: Request, terms: Terms, make_room: Callable[[], None]) -> Outcome:
+    def _run(self, request: Request, terms: Terms, make_room: Callable[[LiveSession], None]) -> Outcome:
         begins = self._interpreter is None
         if self._interpreter is None:
-            make_room()
+            make_room(self)
             self._interpreter = self._start(terms)
         try:
             outcome = self._interpreter.run(replace(request, renew=begins))

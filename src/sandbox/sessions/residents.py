@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from sandbox.events import SandboxLogger
+from sandbox.scratch import scratch
 from sandbox.sessions.live import NEVER, LiveSession
 from sandbox.sessions.statefolder import StateFolder
 from sandbox.wasm.engine import watchdog
@@ -47,6 +48,7 @@ class LiveSessions:
         self._numbers = itertools.count()
         self._changed = threading.Condition()
         self._saver: threading.Thread | None = None
+        self._saves_at_exit = False
 
     def get(self, root: Path, session_id: str, logger: SandboxLogger | None = None) -> LiveSession:
         """The one object for a session in this process."""
@@ -54,6 +56,7 @@ class LiveSessions:
         with self._changed:
             found = self._sessions.get(key)
             if found is None:
+                self._save_at_exit()
                 folder = StateFolder(root, session_id)
                 found = self._sessions[key] = LiveSession(folder, logger or SandboxLogger())
             return found
@@ -71,11 +74,14 @@ class LiveSessions:
         if self._note(session, used=True):
             session.try_to_save()
             self.note(session)
-        self._make_room(max(1, self.most))
+        self._make_room()
 
-    def make_room(self) -> None:
-        """Hibernate until another interpreter may start."""
-        self._make_room(max(1, self.most) - 1)
+    def make_room(self, session: LiveSession) -> None:
+        """Hibernate others until the interpreter of this one may start."""
+        with self._changed:
+            self._live.setdefault(session, 0)
+            self._live.move_to_end(session)
+        self._make_room()
 
     def note(self, session: LiveSession) -> None:
         """Take account of a session that was saved, hibernated or emptied."""
@@ -110,27 +116,32 @@ class LiveSessions:
         self._live_bytes += _recount(self._live, session, session.bytes if session.is_live else None)
         self._ahead_bytes += _recount(self._ahead, session, session.pending_bytes)
 
-    def _make_room(self, most: int) -> None:
+    def _make_room(self) -> None:
         passed: set[LiveSession] = set()
-        while (oldest := self._oldest(most, passed)) is not None:
+        while (oldest := self._oldest(passed)) is not None:
             passed.add(oldest)
             if oldest.hibernate_if_idle():
                 self.note(oldest)
 
-    def _oldest(self, most: int, passed: set[LiveSession]) -> LiveSession | None:
+    def _oldest(self, passed: set[LiveSession]) -> LiveSession | None:
         """The session to hibernate next; those in `passed` are in a turn, and the last used stays."""
         with self._changed:
-            in_excess = len(self._live) > max(0, most)
+            in_excess = len(self._live) > max(1, self.most)
             too_large = self._live_bytes > self.most_bytes and len(self._live) > 1
             if not (in_excess or too_large):
                 return None
             return next((session for session in self._live if session not in passed), None)
 
+    def _save_at_exit(self) -> None:
+        if not self._saves_at_exit:
+            self._saves_at_exit = True
+            scratch.empty()  # so that the folders of running guests go after them, not before
+            atexit.register(self.save_all)
+
     def _start_saver(self) -> None:
         if self._saver is None:
             self._saver = threading.Thread(target=self._keep_saving, name="sandbox-saver", daemon=True)
             self._saver.start()
-            atexit.register(self.save_all)
 
     def _keep_saving(self) -> None:
         while True:

@@ -21,7 +21,8 @@ root, session_id = sys.argv[1:3]
 class Stateful:
     """Makes and finds stateful sessions of one test, and closes its sandboxes after it."""
 
-    def __init__(self, root, events):
+    def __init__(self, root, events, wait_until):
+        self.wait_until = wait_until
         self.root, self.events, self._logger = root, events, SandboxLogger(events)
         self._made = []
 
@@ -68,8 +69,8 @@ class Stateful:
 
 
 @pytest.fixture
-def stateful(tmp_path, events):
-    sessions = Stateful(tmp_path, events)
+def stateful(tmp_path, events, wait_until):
+    sessions = Stateful(tmp_path, events, wait_until)
     yield sessions
     sessions.close()
 

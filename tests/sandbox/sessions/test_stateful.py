@@ -406,9 +406,9 @@ def test_a_folder_held_open_over_a_hibernation_shows_no_other_folder(stateful):
     box.execute("import os\nfd = os.open('.', os.O_RDONLY)\nopen('mine.txt', 'w').close()")
     assert box.execute("os.stat('mine.txt', dir_fd=fd).st_size").value == "0"
     box.hibernate()
-    for name in ("mine.txt", "python315.zip", "."):
+    for name in ("mine.txt", "python315.zip"):
         for use in (f"os.stat({name!r}, dir_fd=fd).st_size", f"os.open({name!r}, os.O_RDONLY, dir_fd=fd)"):
-            assert name == "." or box.execute(use).stderr.splitlines()[-1].startswith("FileNotFoundError"), use
+            assert box.execute(use).stderr.splitlines()[-1].startswith("FileNotFoundError"), use
     assert box.execute("os.open('new.txt', os.O_WRONLY | os.O_CREAT, dir_fd=fd)").exit_code == 1
     assert list_session_files(box.session_id, stateful.root) == ["mine.txt", "user_code.py"]
 
