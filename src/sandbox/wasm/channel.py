@@ -19,6 +19,10 @@ PIN = b"P"
 MOST_REPORT_BYTES = 1 << 20
 
 
+class NoRoom(Exception):
+    """The guest's memory has no room for what the host answers."""
+
+
 class Channel:
     """Hands the job to the driver and keeps its last report.
 
@@ -39,7 +43,7 @@ class Channel:
         self.report = b""
 
     def answer(self, address: int, length: int, out_address: int, out_length: int) -> int:
-        """Answer one request: 0, or a fault where it is not understood."""
+        """Answer one request: 0, or a fault where it is not understood; NoRoom where it does not fit."""
         if length > MOST_REPORT_BYTES and self._pin is None:
             return FAULT
         request = self._memory.read(address, length)
@@ -57,7 +61,9 @@ class Channel:
 
     def _reply(self, data: bytes, out_address: int, out_length: int) -> int:
         place = self._allocate(len(data))
-        if not place or not self._memory.write(place, data):
+        if not place:
+            raise NoRoom
+        if not self._memory.write(place, data):
             return FAULT
         self._memory.pack(abi.U32, out_address, place)
         self._memory.pack(abi.U32, out_length, len(data))

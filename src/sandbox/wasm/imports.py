@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import wasmtime
 
 from sandbox.wasm import abi, capi
-from sandbox.wasm.call import Refusal, running_call
+from sandbox.wasm.call import Refusal, Stop, running_call
+from sandbox.wasm.channel import NoRoom
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,7 +63,11 @@ def _gated(name: str) -> Callable[..., int]:
 
 
 def _answer_driver(call: Any, _args: int, *arguments: int) -> int:
-    result: int = call.channel.answer(*arguments)
+    try:
+        result: int = call.channel.answer(*arguments)
+    except NoRoom:
+        call.interrupt("memory")
+        raise Stop from None
     return result
 
 
