@@ -30,6 +30,7 @@ class Scratch:
         self._lock = -1
         self._kept: list[str] = []
         self._made = 0
+        self._empty = ""
 
     def take(self) -> str:
         """An empty folder that nobody else uses."""
@@ -56,9 +57,11 @@ class Scratch:
     def empty(self) -> str:
         """One folder that stays empty, for mounts that are not used."""
         with self._guard:
-            path = (self._root or self._open()) / "empty"
-        path.mkdir(mode=0o500, exist_ok=True)
-        return str(path)
+            if not self._empty:
+                path = (self._root or self._open()) / "empty"
+                path.mkdir(mode=0o500)
+                self._empty = str(path)
+            return self._empty
 
     def _open(self) -> Path:
         base = Path(tempfile.gettempdir())

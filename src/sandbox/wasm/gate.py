@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,6 +27,12 @@ if TYPE_CHECKING:
 FIRST_PREOPEN = 3  # after stdin, stdout, stderr
 MOST_BUFFERS = 1024  # that one write may gather, as on Linux
 MOST_PATH_BYTES = 8192  # twice what Linux takes; checking a name costs the host its length
+KINDS = {
+    stat.S_IFDIR: abi.DIRECTORY,
+    stat.S_IFREG: abi.REGULAR_FILE,
+    stat.S_IFLNK: abi.SYMBOLIC_LINK,
+}
+UNKNOWN_KIND = 0
 OPENABLE = (abi.DIRECTORY, abi.REGULAR_FILE, abi.SYMBOLIC_LINK)
 
 
@@ -48,6 +56,15 @@ class Descriptor:
     appends: bool = False
     end: int = 0  # how far the file reaches, as far as this descriptor knows
     stream: int | None = None  # which standard stream it is
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a name stands for."""
+
+    identity: tuple[int, int]  # the same for two names of one file
+    kind: int  # a file type of WASI
+    size: int
 
 
 Streams = tuple["Input", "Output", "Output"]  # stdin, stdout, stderr
@@ -256,8 +273,8 @@ class Gate:
             return abi.EACCES if creates else abi.ENOENT
         if len(self._fds) >= self._most_fds:
             return abi.EMFILE
-        found = self._look(fd, lookup, path, length)
-        if found is not None and found[2] not in OPENABLE:
+        found = self._glance(at, name, fd, lookup, path, length)
+        if found is not None and found.kind not in OPENABLE:
             return abi.EACCES  # a FIFO would block the host, a device is nobody's business
         new = creates and found is None
         if new and not self._allows_node(at):
@@ -284,12 +301,12 @@ class Gate:
             appends=bool(fdflags & abi.FD_APPEND),
         )
 
-    def _opened(self, held: Descriptor, found: tuple[int, ...] | None, *, truncates: bool, new: bool) -> None:
+    def _opened(self, held: Descriptor, found: Found | None, *, truncates: bool, new: bool) -> None:
         if found is not None and not truncates:
-            held.end = found[4]
+            held.end = found.size
         if new:
             self._made(held.mount, held.path)
-        elif truncates and found is not None and found[2] != abi.DIRECTORY:
+        elif truncates and found is not None and found.kind != abi.DIRECTORY:
             self._wrote(held)
 
     def path_filestat_get(self, args: int, fd: int, lookup: int, path: int, length: int, _out: int) -> int:
@@ -422,9 +439,22 @@ class Gate:
         mount = at.mount if at else None
         return mount is None or self._quota.allows(size=0, nodes=1, in_workspace=mount.journaled)
 
-    def _look(self, fd: int, lookup: int, path: int, length: int) -> tuple[int, ...] | None:
-        """What wasmtime finds at a path: the fields of a filestat, or None for nothing."""
-        return self._ask(abi.FILESTAT, "path_filestat_get", fd, lookup, path, length)
+    def _glance(self, at: Descriptor | None, name: bytes, *asked: int) -> Found | None:
+        """What is at a path that is to be opened, or None for nothing.
+
+        A plain name in a folder that was granted is looked up on the host, which is twenty times
+        faster; everything else, and a link to follow, by wasmtime, who resolves it as it will later.
+        """
+        if at is not None and at.mount is not None and at.path == "" and name and b"/" not in name:
+            found = _find_on_host(os.path.join(os.fsencode(at.mount.host_path), name))
+            if found is None or found.kind != abi.SYMBOLIC_LINK:
+                return found
+        return self._look(*asked)
+
+    def _look(self, fd: int, lookup: int, path: int, length: int) -> Found | None:
+        """What wasmtime finds at a path, or None for nothing."""
+        answer = self._ask(abi.FILESTAT, "path_filestat_get", fd, lookup, path, length)
+        return None if answer is None else Found((answer[0], answer[1]), answer[2], answer[4])
 
     def _are_apart(self, fd: int, other_fd: int) -> bool:
         """Whether two folders belong to different mounts, which nothing is moved or linked between."""
@@ -455,13 +485,13 @@ class Gate:
         old: str | None,
         new: str | None,
         *,
-        moved: tuple[int, ...] | None,
+        moved: Found | None,
         replaced: bool,
     ) -> None:
         if new:
             self._unname(mount, new)
         if mount.journaled and old and new:
-            if moved is None or moved[2] != abi.DIRECTORY:
+            if moved is None or moved.kind != abi.DIRECTORY:
                 self.journal.moved(old, new, replaced=replaced)
             else:
                 self._moved_folder(mount, old, new)
@@ -498,6 +528,15 @@ class Gate:
         return None if answer is None else int(answer[0])
 
 
-def _are_one(moved: tuple[int, ...] | None, replaced: tuple[int, ...] | None) -> bool:
+def _are_one(moved: Found | None, replaced: Found | None) -> bool:
     """Two names of one file: a rename between them does nothing."""
-    return moved is not None and replaced is not None and moved[:2] == replaced[:2]
+    return moved is not None and replaced is not None and moved.identity == replaced.identity
+
+
+def _find_on_host(path: bytes) -> Found | None:
+    try:
+        info = os.lstat(path)
+    except (OSError, ValueError):
+        return None
+    identity = info.st_dev, info.st_ino
+    return Found(identity, KINDS.get(stat.S_IFMT(info.st_mode), UNKNOWN_KIND), info.st_size)

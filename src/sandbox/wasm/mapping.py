@@ -55,6 +55,8 @@ class SharedMemory:
             self.size += len(chunk)
         os.ftruncate(self._descriptor, self.size)
         fcntl.fcntl(self._descriptor, F_ADD_SEALS, SEALS)
+        flags = {"flags": mmap.MAP_SHARED, "prot": mmap.PROT_READ}
+        self._source = memoryview(mmap.mmap(self._descriptor, self.size, **flags))
 
     def chunks(self) -> Iterator[bytes]:
         """The content, piece by piece."""
@@ -85,10 +87,10 @@ class SharedMemory:
         ranges = written_pages(memory.base, self.size)
         if sum(length for _, length in ranges) > MOST_UNDONE_BYTES:
             return False
+        # By assignment, not by a read from the descriptor: each read would let go of the interpreter's
+        # lock, and the caller, who has his result, would be stopped as often.
         for start, length in ranges:
-            place = memory.view(start, length)
-            if place is None or os.preadv(self._descriptor, [place], start) != length:
-                return False
+            memory.write(start, self._source[start : start + length])
         return True
 
     def close(self) -> None:
