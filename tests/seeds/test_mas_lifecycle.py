@@ -189,18 +189,16 @@ def test_every_session_is_listed_with_the_status_that_tmux_has_now(world, door, 
 @doors
 @modes
 def test_a_stopped_session_leaves_its_folder_and_no_process(world, door, mode):
-    port = free_port()
-    serve = f"{shlex.quote(sys.executable)} -m http.server {port} --bind 127.0.0.1 --directory {world.root}"
+    serve = f"{shlex.quote(sys.executable)} -u -m http.server 0 --bind 127.0.0.1"
     config = team()
     config["agents"]["units"][0]["workers"][0]["command"] = serve
-    config["agents"]["units"][0]["manager"]["command"] = (
-        f"bash -c 'setsid sleep 1000 & exec {serve_next(port)}'"
-    )
+    config["agents"]["units"][0]["manager"]["command"] = f"bash -c 'setsid sleep 1000 & exec {serve}'"
     named = {} if door == "http" else {"MAS_SESSION_ID": GIVEN_ID}
     with open_door(door, world, MAS_SESSION_MODE=mode, **named) as opened:
         run = opened.start(config)
         folder = control_folder(world, run, mode)
-        world.wait_until(lambda: listens(port) and listens(port + 1), "the agents' servers")
+        ports = [world.wait_until(lambda a=a: served_port(folder, a), "a server") for a in ("10", "11")]
+        assert [listens(port) for port in ports] == [True, True]
         (folder / "kept.txt").write_text("still here")
         before = files_below(folder)
 
@@ -213,9 +211,8 @@ def test_a_stopped_session_leaves_its_folder_and_no_process(world, door, mode):
     assert session_file(folder)["STATUS"] == "stopped"
     assert set(before) <= set(files_below(folder))
     assert (folder / "kept.txt").read_text() == "still here"
-    assert not listens(port)
-    assert not listens(port + 1)
-    assert processes_of(run["sessionId"]) == []
+    assert [listens(port) for port in ports] == [False, False]
+    assert processes_of(world, run["sessionId"]) == []
 
 
 # Scenario: Starting in isolated mode
@@ -346,33 +343,24 @@ def agent_folder(pid):
     return None
 
 
-def processes_of(session_id):
-    """The processes whose environment says that they belong to a session."""
-    mark = f"MAS_SESSION_ID={session_id}".encode()
+def processes_of(world, session_id):
+    """The processes whose environment says that they belong to a session of this world."""
+    marks = {f"MAS_SESSION_ID={session_id}".encode(), f"MAS_ROOT={world.root}".encode()}
     found = []
     for environ in Path("/proc").glob("[0-9]*/environ"):
         try:
-            if mark in environ.read_bytes().split(b"\0"):
+            if marks <= set(environ.read_bytes().split(b"\0")):
                 found.append(int(environ.parent.name))
         except OSError:
             continue
     return found
 
 
-def free_port():
-    """A port that is free together with the next one."""
-    while True:
-        with socket.socket() as first, socket.socket() as second:
-            first.bind(("127.0.0.1", 0))
-            try:
-                second.bind(("127.0.0.1", first.getsockname()[1] + 1))
-            except (OSError, OverflowError):
-                continue
-            return first.getsockname()[1]
-
-
-def serve_next(port):
-    return f"{shlex.quote(sys.executable)} -m http.server {port + 1} --bind 127.0.0.1"
+def served_port(folder, agent):
+    """The port on which an agent says that it serves."""
+    log = folder / "logs" / f"agent-{agent}.log"
+    found = re.search(rb"Serving HTTP on 127.0.0.1 port (\d+)", log.read_bytes() if log.exists() else b"")
+    return found and int(found[1])
 
 
 def listens(port):
