@@ -18,10 +18,10 @@ from sandbox.scratch import scratch
 from sandbox.wasm import abi, threads
 from sandbox.wasm.call import Call
 from sandbox.wasm.engine import engine
-from sandbox.wasm.gate import Mount, Streams
 from sandbox.wasm.instance import Instance
 from sandbox.wasm.mapping import CHUNK_BYTES, SharedMemory
 from sandbox.wasm.names import HostOnlyNames
+from sandbox.wasm.openfiles import Mount, Streams
 from sandbox.wasm.quota import DiskLimits
 from sandbox.wasm.streams import Input, Output
 

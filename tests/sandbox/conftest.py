@@ -11,10 +11,10 @@ import wasmtime
 from sandbox.wasm import abi
 from sandbox.wasm.call import Call
 from sandbox.wasm.engine import engine
-from sandbox.wasm.gate import Mount
 from sandbox.wasm.imports import define_host_functions
 from sandbox.wasm.instance import Instance
 from sandbox.wasm.names import HostOnlyNames
+from sandbox.wasm.openfiles import Mount
 from sandbox.wasm.quota import DiskLimits
 from sandbox.wasm.streams import Input, Output
 

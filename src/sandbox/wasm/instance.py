@@ -22,8 +22,8 @@ from sandbox.wasm.memory import Memory
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from sandbox.wasm.gate import Mount, Streams
     from sandbox.wasm.names import HostOnlyNames
+    from sandbox.wasm.openfiles import Mount, Streams
     from sandbox.wasm.quota import DiskLimits
 
 UNLIMITED_FUEL = (1 << 63) - 1

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from sandbox.wasm import abi
-from sandbox.wasm.gate import FIRST_PREOPEN, Descriptor, Gate
+from sandbox.wasm.gate import Gate
+from sandbox.wasm.openfiles import FIRST_PREOPEN, Descriptor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
