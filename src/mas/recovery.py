@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from mas import lifecycle, processes
@@ -15,6 +15,7 @@ from sandbox.sessions.creation import open_root
 from sandbox.sessions.removal import sweep
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
     from typing import Any
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["reconcile", "record_statuses", "settle", "true_status"]
 
 STALE_SECONDS = 3600
+ORPHAN_SECONDS = 1.0
 CLIENT_SECONDS = 20.0  # longer than a call of tmux may take
 POLL_SECONDS = 0.02
 
@@ -37,7 +39,7 @@ def reconcile(place: Place) -> None:
         _sweep_folders(Layout(place.root, "", mode).sandbox_root)
     _remove_stale_files(place)
     for path in sorted(place.registry.scratch.glob("*-*-*-*-*")):
-        if UUID4.fullmatch(path.name):
+        if UUID4.fullmatch(path.name) and (lifecycle.marks(path) or place.registry.find(path.name) is None):
             settle(place, path.name)
     _adopt_folders(place)
     _end_strangers(place)
@@ -47,17 +49,35 @@ def reconcile(place: Place) -> None:
 def settle(place: Place, session_id: str) -> None:
     """Finish or undo what a dead process began with one run."""
     state_dir = Layout(place.root, session_id, "isolated").state_dir
-    with ExitStack() as held:
-        # In a transaction, because an id is reserved in one: a folder that can be locked has no maker.
-        with place.registry.transaction() as entries:
-            if not held.enter_context(try_lock_folder(state_dir)):
-                return
-            known = session_id in entries
+    with _holding_orphan(place, state_dir) as known:
+        if known is None:
+            return
         begun = lifecycle.marks(state_dir)
         for what, mode in begun.items():
             _settle_one(place, Layout(place.root, session_id, mode), what, known=known)
         if not begun and not known and not _has_folder(place, session_id):
             lifecycle.remove_state(Layout(place.root, session_id, "isolated"))
+
+
+@contextmanager
+def _holding_orphan(place: Place, state_dir: Path) -> Iterator[bool | None]:
+    """Hold a run that nobody works on, and say whether it has an entry; None when somebody does.
+
+    Asked for a while: what a dead process had just started keeps its locks for a moment.
+    """
+    deadline = time.monotonic() + ORPHAN_SECONDS
+    with ExitStack() as held:
+        while True:
+            # In a transaction, because an id is reserved in one: a folder that can be locked has no maker.
+            with place.registry.transaction() as entries:
+                known = state_dir.name in entries
+                if held.enter_context(try_lock_folder(state_dir)):
+                    break
+            if not state_dir.exists() or time.monotonic() > deadline:
+                yield None
+                return
+            time.sleep(POLL_SECONDS)
+        yield known
 
 
 def true_status(place: Place, entry: dict[str, Any], live: dict[str, Session]) -> Status:

@@ -31,7 +31,8 @@ def in_a_process(work):
 
 
 def index(site):
-    return json.loads((site.sessions / ".sessions.index").read_text())["sessions"]
+    path = site.sessions / ".sessions.index"
+    return json.loads(path.read_text())["sessions"] if path.exists() else []
 
 
 def status_in_file(site, entry):
@@ -55,6 +56,7 @@ def runs_with_processes(site):
 def assert_agreement(site, eventually):
     entries = index(site)
     active = {entry["sessionId"]: entry["tmuxSession"] for entry in entries if entry["status"] == "active"}
+    site.sessions.mkdir(exist_ok=True)
     assert site.folders() == sorted(entry["sessionId"] for entry in entries)
     assert site.state_folders() == site.folders()
     assert [path.name for path in site.sessions.glob(".t*-*")] == []
