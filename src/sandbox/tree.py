@@ -40,13 +40,19 @@ class Usage:
     files: int
 
 
-@contextmanager
-def closing_fd(fd: int) -> Iterator[int]:
+class closing_fd:  # noqa: N801 - used like contextlib.closing; a class, because it is met a lot
     """Close a descriptor at the end of the block."""
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+
+    __slots__ = ("_fd",)
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def __enter__(self) -> int:
+        return self._fd
+
+    def __exit__(self, *exc: object) -> None:
+        os.close(self._fd)
 
 
 def open_folder(name: str | os.PathLike[str], dir_fd: int | None = None) -> int:
@@ -132,6 +138,9 @@ def walk(
 
 def measure(fd: int) -> Usage:
     """The bytes and files below a folder; links and other things count as nothing."""
+    flat = _measure_flat(fd)
+    if flat is not None:
+        return flat
     size = count = 0
     for folder in walk(fd):
         for entry in folder.files:
@@ -146,12 +155,30 @@ def measure(fd: int) -> Usage:
 def remove_contents(fd: int) -> None:
     """Empty a folder, deletion going through no symlink."""
     for _ in range(REMOVAL_ROUNDS):
-        for folder in walk(fd, leave=_remove_folder):
-            for name in (*(entry.name for entry in folder.files), *folder.links, *folder.others):
-                _unlink(name, folder.fd)
+        _empty_once(fd)
         if not os.listdir(fd):
             return
     raise OSError(errno.ENOTEMPTY, "files keep appearing in it")
+
+
+def remove_open(name: str, dir_fd: int, fd: int) -> None:
+    """Remove a folder that is open, closing it; nothing happens where somebody else is faster."""
+    for _ in range(REMOVAL_ROUNDS):
+        with closing_fd(fd):
+            _empty_once(fd)
+        # Closed first: removing a folder that is open costs ext4 several times as much.
+        try:
+            os.rmdir(name, dir_fd=dir_fd)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
+            fd = open_folder(name, dir_fd)
+        else:
+            return
+    os.close(fd)
+    raise OSError(errno.ENOTEMPTY, "files keep appearing in it", name)
 
 
 def remove_tree(name: str, dir_fd: int) -> None:
@@ -320,6 +347,38 @@ def _sort_entries(fd: int, folder: Folder) -> list[str]:
             else:
                 folder.others.append(entry.name)
     return below
+
+
+def _measure_flat(fd: int) -> Usage | None:
+    """The same for a folder without folders, which most are: a third of the cost of a walk."""
+    size = count = 0
+    with os.scandir(fd) as entries:
+        for entry in entries:
+            if entry.is_file(follow_symlinks=False):
+                try:
+                    size += entry.stat(follow_symlinks=False).st_size
+                except FileNotFoundError:
+                    continue
+                count += 1
+            elif entry.is_dir(follow_symlinks=False):
+                return None
+    return Usage(size, count)
+
+
+def _empty_once(fd: int) -> None:
+    """Remove what is in a folder at this moment."""
+    with os.scandir(fd) as entries:
+        found = list(entries)
+    has_folders = False
+    for entry in found:
+        if entry.is_dir(follow_symlinks=False):
+            has_folders = True
+        else:
+            _unlink(entry.name, fd)
+    if has_folders:
+        for folder in walk(fd, leave=_remove_folder):
+            for name in (*(entry.name for entry in folder.files), *folder.links, *folder.others):
+                _unlink(name, folder.fd)
 
 
 def _remove_folder(parent_fd: int, name: str) -> None:

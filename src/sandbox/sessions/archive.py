@@ -109,7 +109,7 @@ def archive_session(
                 _write(session_id, root_fd, fd, folder, log)
             if keep:
                 return folder / f"{session_id}{SUFFIX}"
-            removal.refuse_unremovable(session_id, root_fd, fd)
+            removal.weigh(session_id, root_fd, fd)
             leaving = removal.take_away(session_id, root_fd, fd)
             held.pop_all()
         removal.remove(leaving, root_fd)

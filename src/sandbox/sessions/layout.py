@@ -10,6 +10,7 @@ workspace_root/
 from __future__ import annotations
 
 import re
+import secrets
 import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,12 +57,12 @@ def root_path(workspace_root: str | os.PathLike[str] | None) -> Path:
 
 def incoming_name() -> str:
     """A name for a session that is being made."""
-    return f"{INCOMING_PREFIX}{uuid.uuid4().hex}"
+    return f"{INCOMING_PREFIX}{secrets.token_hex(16)}"
 
 
 def outgoing_name() -> str:
     """A name for a session that is being removed."""
-    return f"{OUTGOING_PREFIX}{uuid.uuid4().hex}"
+    return f"{OUTGOING_PREFIX}{secrets.token_hex(16)}"
 
 
 def is_passing(name: str) -> bool:

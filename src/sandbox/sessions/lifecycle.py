@@ -287,7 +287,7 @@ def _delete(session_id: str, root: Path, root_fd: int) -> None:
     except OSError as error:
         raise WorkspaceUnusable(root / session_id, str(error.strerror)) from None
     try:
-        removal.refuse_unremovable(session_id, root_fd, fd)
+        removal.weigh(session_id, root_fd, fd)
         leaving = removal.take_away(session_id, root_fd, fd)
     except BaseException:
         os.close(fd)

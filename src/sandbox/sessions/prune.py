@@ -270,8 +270,7 @@ class _Prune:
         try:
             if not self._still_to_go(found, reason):
                 return None
-            removal.refuse_unremovable(session_id, self.root_fd, fd)
-            size = measure_session(session_id, self.root_fd, fd)
+            size = removal.weigh(session_id, self.root_fd, fd)
             self._log_candidate(found, reason, size)
             if not self.dry_run:
                 if self.before is not None:

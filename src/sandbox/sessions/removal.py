@@ -28,14 +28,19 @@ class Leaving:
     state_name: str | None
 
 
-def refuse_unremovable(session_id: str, root_fd: int, fd: int) -> None:
-    """PermissionError where `take_away` and `remove` would fail half-way; touches nothing."""
+def weigh(session_id: str, root_fd: int, fd: int) -> int:
+    """The bytes that a deletion frees: the files' sizes, metadata and saved state included.
+
+    PermissionError where `take_away` and `remove` would fail half-way; touches nothing.
+    """
     if not os.access(".", os.W_OK | os.X_OK, dir_fd=root_fd, effective_ids=True):
         raise PermissionError(errno.EACCES, "its parent folder cannot be written", session_id)
     tree.refuse_unremovable(fd)
     with state_of(session_id, root_fd) as state_fd:
-        if state_fd is not None:
-            tree.refuse_unremovable(state_fd)
+        if state_fd is None:
+            return tree.measure(fd).bytes
+        tree.refuse_unremovable(state_fd)
+        return tree.measure(fd).bytes + tree.measure(state_fd).bytes
 
 
 def take_away(session_id: str, root_fd: int, fd: int) -> Leaving:
@@ -47,7 +52,7 @@ def take_away(session_id: str, root_fd: int, fd: int) -> Leaving:
 
 def remove(leaving: Leaving, root_fd: int) -> None:
     """Remove what was taken away, and end its lock."""
-    _remove_held(leaving.name, root_fd, leaving.fd)
+    tree.remove_open(leaving.name, root_fd, leaving.fd)
     if leaving.state_name is not None:
         with _state_folder(root_fd) as states_fd:
             if states_fd is not None:
@@ -57,17 +62,13 @@ def remove(leaving: Leaving, root_fd: int) -> None:
 @contextmanager
 def state_of(session_id: str, root_fd: int) -> Iterator[int | None]:
     """The folder of a session's saved state, open; None where it has none."""
-    with _state_folder(root_fd) as states_fd:
-        if states_fd is None:
-            yield None
-            return
-        try:
-            fd = tree.open_folder(session_id, states_fd)
-        except FileNotFoundError:
-            yield None
-            return
-        with tree.closing_fd(fd):
-            yield fd
+    try:
+        fd = tree.open_folder(f"{STATE_FOLDER}/{session_id}", root_fd)
+    except FileNotFoundError:
+        yield None
+        return
+    with tree.closing_fd(fd):
+        yield fd
 
 
 def discard_orphaned_state(session_id: str, root_fd: int) -> None:
@@ -94,7 +95,7 @@ def _sweep_passing(parent_fd: int) -> int:
     while batch := _lock_dead(parent_fd, tried):
         for name, fd in batch:
             with suppress(OSError):
-                _remove_held(name, parent_fd, fd)
+                tree.remove_open(name, parent_fd, fd)
                 swept += 1
     return swept
 
@@ -136,24 +137,13 @@ def _sweep_orphans(root_fd: int, states_fd: int) -> int:
 
 
 def _take_state_away(session_id: str, root_fd: int) -> str | None:
-    with _state_folder(root_fd) as states_fd:
-        if states_fd is None:
-            return None
-        name = outgoing_name()
-        try:
-            os.rename(session_id, name, src_dir_fd=states_fd, dst_dir_fd=states_fd)
-        except FileNotFoundError:
-            return None
-        return name
-
-
-def _remove_held(name: str, parent_fd: int, fd: int) -> None:
-    with tree.closing_fd(fd):
-        tree.remove_contents(fd)
-    # Closed first: removing a folder that is open costs ext4 several times as much. Without its
-    # lock, a sweep in another process may be faster.
-    with suppress(FileNotFoundError):
-        os.rmdir(name, dir_fd=parent_fd)
+    name = outgoing_name()
+    source, target = f"{STATE_FOLDER}/{session_id}", f"{STATE_FOLDER}/{name}"
+    try:
+        os.rename(source, target, src_dir_fd=root_fd, dst_dir_fd=root_fd)
+    except FileNotFoundError:
+        return None
+    return name
 
 
 def _remove_if_there(name: str, parent_fd: int) -> None:

@@ -50,15 +50,15 @@ class Holdings:
     def reason_to_remove(self, age_seconds: float) -> str | None:
         """The limit that the oldest session left offends; None where all of them hold."""
         policy = self.policy
-        limits = {
-            "max_age_hours": policy.max_age_hours is not None
-            and age_seconds >= policy.max_age_hours * SECONDS_PER_HOUR,
-            "max_sessions": policy.max_sessions is not None and self.sessions > policy.max_sessions,
-            "max_total_bytes": policy.max_total_bytes is not None
-            and self.total_bytes > policy.max_total_bytes,
-            "min_free_bytes": policy.min_free_bytes is not None and self.free_bytes < policy.min_free_bytes,
-        }
-        return next((name for name, offended in limits.items() if offended), None)
+        if policy.max_age_hours is not None and age_seconds >= policy.max_age_hours * SECONDS_PER_HOUR:
+            return "max_age_hours"
+        if policy.max_sessions is not None and self.sessions > policy.max_sessions:
+            return "max_sessions"
+        if policy.max_total_bytes is not None and self.total_bytes > policy.max_total_bytes:
+            return "max_total_bytes"
+        if policy.min_free_bytes is not None and self.free_bytes < policy.min_free_bytes:
+            return "min_free_bytes"
+        return None
 
     def forget(self, size: int) -> None:
         """Count a session of `size` bytes as gone."""
