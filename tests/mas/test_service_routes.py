@@ -1,4 +1,6 @@
 import json
+import shlex
+import sys
 import threading
 import time
 from pathlib import Path
@@ -45,6 +47,18 @@ def create(client, config=None, **headers):
 def session(client):
     """One running session that tests may write into."""
     return create(client)
+
+
+@pytest.fixture(scope="module")
+def recorded(world, client):
+    """A session whose agent 11 writes every byte that it is sent into a file, and that file."""
+    program = Path(__file__).parent / "programs" / "reader.py"
+    made = create(
+        client, team(command=shlex.join([sys.executable, str(program), str(world.root / "received")]))
+    )
+    file = world.root / "received-11"
+    world.wait_until(lambda: file.exists() and file.read_bytes() == b"Wait.\r", "the prompt")
+    return made, file
 
 
 def problem_of(response):
@@ -172,6 +186,44 @@ def test_a_message_arrives_as_it_was_written(world, client, session):
     world.wait_until(
         lambda: shown in Path(session["workingDir"], "logs", "agent-11.log").read_bytes(), "the message"
     )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "one\ntwo\n\nthree\n",
+        "-n --flag - x",
+        "a; b;",
+        "$(touch made) `touch made` $HOME ${x}",
+        "Enter",
+        "C-c Escape q",
+        "\u00e4\u20ac\U0001f600\U0001f468\u200d\U0001f469\u200d\U0001f467",
+        "\ttab and 'quotes' \"here\" \\\\ #{pane_id} %% !! {}",
+        "".join(f"line {number} \u00e4\n" for number in range(8_000))[:100_000],
+        "x" * 100_000,
+    ],
+    ids=[
+        "lines",
+        "dashes",
+        "semicolons",
+        "shell",
+        "enter",
+        "keys",
+        "emoji",
+        "quotes",
+        "100kB",
+        "one-100kB-line",
+    ],
+)
+def test_a_message_arrives_byte_for_byte(world, client, recorded, text):
+    session, file = recorded
+    before = len(file.read_bytes())
+    client.post(
+        f"/sessions/{session['sessionId']}/messages", json={"target": "11", "text": text}
+    ).raise_for_status()
+    wanted = text.encode() + b"\r"
+    world.wait_until(lambda: len(file.read_bytes()) >= before + len(wanted), "the message")
+    assert file.read_bytes()[before:] == wanted
 
 
 @pytest.mark.parametrize(

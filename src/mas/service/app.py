@@ -98,6 +98,8 @@ def _describe(app: FastAPI, *, with_token: bool) -> dict[str, Any]:
         parts.setdefault("schemas", {}).update(problem.pop("$defs", {}), Problem=problem)
         if with_token:
             _require_token(schema)
+        for part in ("components", "paths"):
+            _drop_titles(schema[part])
         app.openapi_schema = schema
     return app.openapi_schema
 
@@ -106,3 +108,15 @@ def _require_token(schema: dict[str, Any]) -> None:
     schema["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
     schema["security"] = [{"token": []}]
     schema["paths"]["/health"]["get"]["security"] = []
+
+
+def _drop_titles(part: Any) -> None:
+    """Leave out the titles that only repeat a field's name."""
+    if isinstance(part, dict):
+        if isinstance(part.get("title"), str):
+            del part["title"]
+        for inner in part.values():
+            _drop_titles(inner)
+    elif isinstance(part, list):
+        for inner in part:
+            _drop_titles(inner)
