@@ -24,15 +24,18 @@ def write_bytes(data: bytes) -> None:
 
 
 def print_page(page: RunPage) -> None:
+    """The sessions of a page, one a line."""
     rows = [(e.session_id, e.status, e.mode, e.tmux_session, e.created_at) for e in page.sessions]
     _print_table(("SESSION", "STATUS", "MODE", "TMUX", "CREATED"), rows)
 
 
 def print_json(value: Value) -> None:
+    """A value as indented JSON."""
     typer.echo(value.model_dump_json(indent=2))
 
 
 def print_run(run: Run, *, as_json: bool) -> None:
+    """A session that was just started."""
     if as_json:
         print_json(run)
         return
@@ -42,6 +45,7 @@ def print_run(run: Run, *, as_json: bool) -> None:
 
 
 def print_details(details: RunDetails) -> None:
+    """One session with its agents."""
     typer.echo(f"session {details.session_id}: {details.status}, {details.mode}, since {details.created_at}")
     typer.echo(f"  folder  {details.working_dir}\n  attach  {details.attach_command}\n")
     rows = [
@@ -58,6 +62,7 @@ def print_details(details: RunDetails) -> None:
 
 
 def print_result(result: SandboxResult) -> None:
+    """What a program printed, each stream where it belongs."""
     sys.stdout.write(result.stdout)
     sys.stdout.flush()
     sys.stderr.write(result.stderr)

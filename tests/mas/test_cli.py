@@ -87,6 +87,23 @@ def test_start_without_a_configuration_starts_the_default_team(world):
     )
 
 
+def test_the_default_team_is_alive_without_any_account(world):
+    world.env.pop("MAS_AGENT_COMMAND")
+    made = start(world)
+    logs = sorted(Path(made["workingDir"], "logs").glob("agent-*.log"))
+    assert len(logs) == 13
+    for log in logs:
+        told = f"You are agent {log.stem[-2:]}, "
+        world.wait_until(lambda log=log, told=told: told in log.read_text(), told)
+    world.mas("send", "21", "sum(range(10))")
+    world.wait_until(lambda: "\n45\n[ok, " in world.mas("logs", "21").stdout.replace("\r", ""), "its answer")
+    # An agent that runs a shell reaches the others from inside, without naming the session.
+    world.mas("send", "30", "from 21, done: 45", MAS_SESSION_ID=made["sessionId"])
+    world.wait_until(
+        lambda: "[30: message received, 17 characters]" in world.mas("logs", "30").stdout, "the word"
+    )
+
+
 def test_start_reads_a_team_from_standard_input(world):
     unit = {
         "unitId": 2,
