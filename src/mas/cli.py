@@ -63,7 +63,7 @@ def main() -> None:
         app(prog_name="mas")
     except InvalidConfiguration as error:
         _leave(error, USAGE)
-    except (MasError, SandboxError, OSError) as error:
+    except (MasError, SandboxError, OSError, ValueError) as error:
         _leave(error, FAILED)
     except KeyboardInterrupt:
         _leave("interrupted", INTERRUPTED)
@@ -77,14 +77,12 @@ def _leave(reason: object, code: int) -> None:
 @app.command()
 def init() -> None:
     """Put the templates of units and workflows into MAS_ROOT, where it has none."""
-    from mas.workspace import install_templates
-
-    root = read_settings().root
-    made = install_templates(root)
+    settings = read_settings()
+    made = local_runs(settings).init()
     for folder in made:
         typer.echo(f"made {folder}")
     if not made:
-        typer.echo(f"{root} has unit and workflows already; nothing was changed")
+        typer.echo(f"{settings.root} has unit and workflows already; nothing was changed")
 
 
 @app.command()

@@ -72,7 +72,7 @@ def read_team(file: str | None, mode: str | None) -> RunConfig:
     """The team of a file, - being standard input, else the default one; `mode` wins over the file's."""
     team = default_team()
     if file is not None:
-        team = load_config(sys.stdin.read() if file == "-" else Path(file).read_bytes())
+        team = load_config(sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes())
     return team if mode is None else load_config({**team.as_received(), "sessionMode": mode})
 
 
@@ -120,5 +120,5 @@ def execute(runs: Runs | Client, session_id: str, code: str) -> SandboxResult:
 
 
 def read_text(text: str) -> str:
-    """An argument as it is, or standard input for -."""
-    return sys.stdin.read() if text == "-" else text
+    """An argument as it is, or standard input for -, which must be UTF-8."""
+    return sys.stdin.buffer.read().decode() if text == "-" else text

@@ -188,6 +188,28 @@ def test_a_message_reaches_its_agent_as_it_was_written(world):
     assert failure(world.mas("send", "21", "\x1b", check=False))[0] == 1
 
 
+def test_input_that_is_no_text_is_refused_in_a_sentence(world):
+    start(world)
+    for words in (["send", "21", "-"], ["exec", "-"], ["start", "--config", "-"]):
+        result = subprocess.run(
+            [sys.executable, "-m", "mas", *words],
+            cwd=world.root,
+            env=world.env,
+            input=b"\xff",
+            capture_output=True,
+            check=False,
+        )
+        assert result.returncode in (1, 2)
+        assert b"Traceback" not in result.stderr
+
+
+def test_a_reader_that_leaves_early_is_no_traceback(world):
+    command = f"{sys.executable} -m mas list | true; exit ${{PIPESTATUS[0]}}"
+    result = world.run("bash", "-c", command, check=False)
+    assert result.returncode in (0, 1)
+    assert "Traceback" not in result.stderr
+
+
 def test_logs_are_printed_and_followed(world):
     made = start(world)
     world.wait_until(lambda: "agent 30" in world.mas("logs", "30").stdout, "the prompt")
