@@ -58,6 +58,10 @@ def test_more_code_than_the_memory_takes_is_a_stop_by_memory(make_box):
     assert box.execute("print('next')").stdout == "next\n"
 
 
+def test_code_may_begin_with_the_mark_of_some_editors(box):
+    assert box.execute("\ufeffprint('marked')").stdout == "marked\n"
+
+
 def test_lines_may_end_as_on_other_systems(box):
     assert box.execute("if True:\r\n    print(1)\r\nprint(2)\r\n").stdout == "1\n2\n"
 

@@ -234,7 +234,7 @@ def compile_code(source: bytes) -> types.CodeType:
 def as_text(source: bytes) -> str | bytes:
     """The code as the text that the host had, whatever encoding a comment in it names."""
     try:
-        return source.decode()
+        return source.decode("utf-8-sig")  # some editors put a mark in front of a file
     except UnicodeDecodeError:
         return source  # a lone surrogate; the compiler says so best
 
