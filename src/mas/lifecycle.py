@@ -95,10 +95,7 @@ def legacy_alone(place: Place, mode: Mode) -> Iterator[None]:
         return
     make_private_folder(place.registry.scratch)
     with lock_file(place.registry.scratch / "legacy.lock"):
-        name = workspace.legacy_session_name(place.root)
-        holders = {session.name: session for session in place.tmux.sessions()}
-        if name in holders:
-            raise LegacyRunning(name, holders[name].run.partition(":")[2] or None)
+        _refuse_second_legacy(place)
         yield
 
 
@@ -194,16 +191,26 @@ def marks(state_dir: Path) -> dict[str, Mode]:
     return found
 
 
-def undoing(place: Place, step: Callable[..., object], *args: object) -> Callable[[], None]:
-    """A step of an undoing: one that fails is logged, so that the others and the first error are not lost."""
+def attempting(place: Place, step: Callable[..., object], *args: object) -> Callable[[], None]:
+    """A step of an undoing or a recovery: one that fails is logged, and the others follow all the same."""
 
-    def undo() -> None:
+    def attempt() -> None:
         try:
             step(*args)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the rest must be undone
-            place.logger.warning("run.undo.failed", step=step.__name__, error=str(error))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the rest must be done
+            place.logger.warning("run.step.failed", step=step.__name__.strip("_"), error=str(error))
 
-    return undo
+    return attempt
+
+
+def _refuse_second_legacy(place: Place) -> None:
+    """LegacyRunning where the name is taken, or where a run of this root has the shared folders already."""
+    name, sessions = workspace.legacy_session_name(place.root), place.tmux.sessions()
+    legacy = {key for key, entry in place.registry.entries().items() if entry["mode"] == "legacy"}
+    for session in sessions:
+        session_id = session.run.partition(":")[2]
+        if session.name == name or session_id in legacy:
+            raise LegacyRunning(session.name, session_id or None)
 
 
 def _choose_id(place: Place, known: Iterable[str], wanted: str | None) -> str:

@@ -32,18 +32,27 @@ POLL_SECONDS = 0.02
 
 
 def reconcile(place: Place) -> None:
-    """Make registry, folders, tmux and processes agree; what another process is working on is left to it."""
+    """Make registry, folders, tmux and processes agree; what another process is working on is left to it.
+
+    What cannot be put right is logged: it must not keep a server from starting.
+    """
     if not place.registry.folder.is_dir():
         return
-    for mode in ("isolated", "legacy"):
-        _sweep_folders(Layout(place.root, "", mode).sandbox_root)
-    _remove_stale_files(place)
+    for step in (
+        _sweep_folders,
+        _remove_stale_files,
+        _settle_all,
+        _adopt_folders,
+        _end_strangers,
+        _finish_dead_runs,
+    ):
+        lifecycle.attempting(place, step, place)()
+
+
+def _settle_all(place: Place) -> None:
     for path in sorted(place.registry.scratch.glob("*-*-*-*-*")):
         if UUID4.fullmatch(path.name) and (lifecycle.marks(path) or place.registry.find(path.name) is None):
-            settle(place, path.name)
-    _adopt_folders(place)
-    _end_strangers(place)
-    _finish_dead_runs(place)
+            lifecycle.attempting(place, settle, place, path.name)()
 
 
 def settle(place: Place, session_id: str) -> None:
@@ -167,10 +176,13 @@ def _is_outdated(place: Place, entry: dict[str, Any], live: dict[str, Session]) 
     return entry["status"] != status or facts.get("STATUS", status) != status
 
 
-def _sweep_folders(folder: Path) -> None:
-    if folder.is_dir():
-        with open_root(folder) as descriptor:
-            sweep(descriptor)
+def _sweep_folders(place: Place) -> None:
+    """Remove the folders that were on their way in or out."""
+    modes: tuple[Mode, ...] = ("isolated", "legacy")
+    for folder in [Layout(place.root, "", mode).sandbox_root for mode in modes]:
+        if folder.is_dir():
+            with open_root(folder) as descriptor:
+                sweep(descriptor)
 
 
 def _remove_stale_files(place: Place) -> None:

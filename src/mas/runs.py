@@ -1,4 +1,4 @@
-"""Runs of a team of agents: the order of the steps of each operation, and their undoing."""
+"""Runs of a team of agents: the order of the steps of each operation, and their attempting."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from mas.errors import (
     RunNotFound,
     WorkspaceFailed,
 )
-from mas.lifecycle import Place, undoing
+from mas.lifecycle import Place, attempting
 from mas.locks import lock_folder
 from mas.messages import check_text, deliver
 from mas.registry import Claim, Registry, Status, make_private_folder, now
@@ -172,7 +172,7 @@ class Runs:
             with lifecycle.legacy_alone(self._place, layout.mode):
                 config = lifecycle.read_config(layout)
                 lifecycle.end_agents(self._place, layout)
-                undo.callback(undoing(self._place, lifecycle.end_agents, self._place, layout))
+                undo.callback(attempting(self._place, lifecycle.end_agents, self._place, layout))
                 lifecycle.start_agents(self._place, layout, config, entry.tmux_session)
             self._place.registry.set_status([session_id], "active")
             undo.pop_all()
@@ -285,13 +285,13 @@ class Runs:
         with ExitStack() as held, ExitStack() as undo:
             held.enter_context(lifecycle.legacy_alone(place, mode))
             layout = held.enter_context(lifecycle.reserving(place, mode, wanted))
-            undo.callback(undoing(place, lifecycle.remove_state, layout))
+            undo.callback(attempting(place, lifecycle.remove_state, layout))
             if claimed is not None:
                 claimed[0].keep(layout.session_id, claimed[1])
             lifecycle.make_workspace(place, layout, config, created_at, undo)
-            undo.callback(undoing(place, lifecycle.end_agents, place, layout))
+            undo.callback(attempting(place, lifecycle.end_agents, place, layout))
             lifecycle.start_agents(place, layout, config, layout.tmux_session)
-            undo.callback(undoing(place, place.registry.remove, layout.session_id))
+            undo.callback(attempting(place, place.registry.remove, layout.session_id))
             entry = place.registry.add(layout, "active", created_at)
             undo.pop_all()
             lifecycle.unmark(layout, "creating")

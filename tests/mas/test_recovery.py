@@ -194,3 +194,26 @@ def test_a_key_whose_maker_was_killed_gives_one_run(site, team, eventually):
         assert_agreement(site, eventually)
         site.runs.stop(run.session_id)
         site.runs.delete(run.session_id)
+
+
+def test_what_cannot_be_put_right_keeps_nothing_else_from_being_put_right(site, team):
+    from sandbox.sessions.locks import using
+
+    stuck, dead = site.runs.create(team()), site.runs.create(team())
+    site.runs.stop(stuck.session_id)
+    (site.sessions / ".mas" / stuck.session_id / "deleting").write_text("isolated")
+    site.tmux("kill-session", "-t", f"={dead.tmux_session}")
+    with using(Path(stuck.working_dir)):
+        site.runs.reconcile()
+    assert site.folders() == sorted([stuck.session_id, dead.session_id])
+    assert {entry["status"] for entry in index(site)} == {"stopped"}
+    site.runs.reconcile()
+    assert site.folders() == [dead.session_id]
+
+
+def test_without_tmux_nothing_is_said_to_have_died(site, team, monkeypatch):
+    run = site.runs.create(team())
+    with monkeypatch.context() as broken:
+        broken.setenv("PATH", "/nowhere")
+        site.runs.reconcile()
+    assert [(entry["sessionId"], entry["status"]) for entry in index(site)] == [(run.session_id, "active")]

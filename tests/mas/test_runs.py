@@ -241,6 +241,17 @@ def test_there_is_one_legacy_run_at_a_time(site, team):
     }
 
 
+def test_a_project_that_changes_its_name_has_one_legacy_run_still(site, team):
+    first = site.runs.create(team(mode="legacy"))
+    (site.root / ".masrc").write_text("PROJECT_NAME=new")
+    with pytest.raises(LegacyRunning, match="mas-tmux is already running"):
+        site.runs.create(team(mode="legacy"))
+    site.runs.stop(first.session_id)
+    assert site.runs.create(team(mode="legacy")).tmux_session == "mas-new"
+    with pytest.raises(LegacyRunning, match="mas-new is already running"):
+        site.runs.restore(first.session_id)
+
+
 def test_of_legacy_runs_started_at_once_one_is_made(site, team):
     def attempt(_):
         try:
