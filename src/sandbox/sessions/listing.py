@@ -45,22 +45,18 @@ class SessionInfo:
     size_bytes: int | None
 
 
+_UNKNOWN_TIME = datetime.min.replace(tzinfo=UTC)
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A session folder as a survey met it."""
+    """A session folder as a survey met it; small, because there may be very many."""
 
     session_id: str
-    metadata: metadata.SessionMetadata | None
     problem: Problem | None
+    created_at: datetime = _UNKNOWN_TIME
+    updated_at: datetime = _UNKNOWN_TIME
     stamp: Stamp | None = None
-
-    @property
-    def updated_at(self) -> datetime:
-        """The last use; the beginning of time where it is not known."""
-        return metadata.parse_timestamp(self.metadata.updated_at) if self.metadata else _UNKNOWN_TIME
-
-
-_UNKNOWN_TIME = datetime.min.replace(tzinfo=UTC)
 
 
 def list_sessions(
@@ -83,7 +79,7 @@ def survey(root_fd: int, *, uuids_only: bool = True) -> Iterator[Found]:
         for entry in entries:
             if is_canonical_uuid(entry.name):
                 if entry.is_symlink():
-                    yield Found(entry.name, None, "symlink")
+                    yield Found(entry.name, "symlink")
                 elif entry.is_dir(follow_symlinks=False):
                     yield examine(entry.name, root_fd)
             elif not uuids_only and _is_named_session(entry, root_fd):
@@ -95,13 +91,15 @@ def examine(session_id: str, root_fd: int) -> Found:
     try:
         data, stamp = _metadata_bytes(session_id, root_fd)
     except PermissionError:
-        return Found(session_id, None, "unreadable")
+        return Found(session_id, "unreadable")
     if stamp is None:
-        return Found(session_id, None, "no_metadata")
+        return Found(session_id, "no_metadata")
     try:
-        return Found(session_id, metadata.parse(data, session_id), None, stamp)
+        known = metadata.parse(data, session_id)
     except ValueError:
-        return Found(session_id, None, "corrupted_metadata")
+        return Found(session_id, "corrupted_metadata")
+    created, updated = map(metadata.parse_timestamp, (known.created_at, known.updated_at))
+    return Found(session_id, None, created, updated, stamp)
 
 
 def measure_session(session_id: str, root_fd: int, fd: int) -> int:
@@ -148,11 +146,10 @@ def _metadata_bytes(session_id: str, root_fd: int) -> tuple[bytes, Stamp | None]
 
 def _describe(found: Found, root_fd: int, now: datetime, *, sizes: bool) -> SessionInfo:
     state, size = _look_at(found, root_fd, sizes=sizes)
-    if found.metadata is None:
+    if found.problem is not None:
         return SessionInfo(found.session_id, state, None, None, None, size)
     age = max(0.0, (now - found.updated_at).total_seconds()) / SECONDS_PER_HOUR
-    created = metadata.parse_timestamp(found.metadata.created_at)
-    return SessionInfo(found.session_id, state, created, found.updated_at, age, size)
+    return SessionInfo(found.session_id, state, found.created_at, found.updated_at, age, size)
 
 
 def _look_at(found: Found, root_fd: int, *, sizes: bool) -> tuple[SessionState, int | None]:

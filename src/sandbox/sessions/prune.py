@@ -307,7 +307,7 @@ class _Prune:
             return True
         current = examine(found.session_id, self.root_fd)
         limit = self.retention.max_age_hours
-        if current.metadata is None or reason != AGE_REASON or limit is None:
+        if current.problem is not None or reason != AGE_REASON or limit is None:
             return False
         return self._age(current) >= limit * SECONDS_PER_HOUR
 
