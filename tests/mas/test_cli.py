@@ -353,6 +353,13 @@ def test_a_port_that_is_taken_is_a_failure_in_a_sentence(world):
         assert "Address already in use" in sentence
 
 
+def test_without_the_service_extra_the_command_says_what_to_install(world):
+    code = "import sys; sys.modules['pydantic_settings'] = None; from mas.__main__ import main; main()"
+    result = world.run(sys.executable, "-c", code, check=False)
+    sentence = "mas: the package pydantic_settings is missing; pip install 'session-sandbox[service]'\n"
+    assert (result.returncode, result.stdout, result.stderr) == (1, "", sentence)
+
+
 def test_without_tmux_a_start_names_the_package(world, tmp_path):
     code, sentence = failure(world.mas("start", check=False, PATH=str(tmp_path)))
     assert code == 1
