@@ -61,6 +61,8 @@ class Watchdog:
 
     def interrupt_all(self, reason: str) -> None:
         """End every watched call, as the process is about to exit."""
+        if self._thread is None or not self._thread.is_alive():
+            return  # nothing was watched, or a forked child has only a copy of the lock
         with self._changed:
             calls = list(self._calls)
         for call in calls:
