@@ -128,7 +128,8 @@ class PythonSandbox(BaseSandbox):
         self.logger = logger or SandboxLogger()
         self.session_id = session_id
         self.workspace = Path(workspace) if workspace is not None else DEFAULT_WORKSPACE
-        self._root = _make_workspace(self.workspace)
+        # The folder of a session has its own maker, and a deleted one must not come back as a shell.
+        self._root = str(self.workspace.absolute()) if session_id else _make_workspace(self.workspace)
         self._host_only = HostOnlyNames(host_only)
         self._binary = Path(wasm_binary_path) if wasm_binary_path is not None else None
         self._closed = False

@@ -336,3 +336,36 @@ def test_the_example_of_the_layout_is_what_is_on_disk(tmp_path):
     assert sorted(os.listdir(tmp_path)) == [session_id]
     assert sorted(os.listdir(tmp_path / session_id)) == [".metadata.json", "data.txt", "user_code.py"]
     assert Path(tmp_path, session_id).stat().st_mode & 0o777 == 0o700
+
+
+def test_pruning_everything_all_the_time_harms_no_execution(tmp_path):
+    done = threading.Event()
+    problems = []
+
+    def prune_all():
+        while not done.is_set():
+            problems.extend(prune_sessions(0, tmp_path).errors.items())
+
+    def live(_):
+        outcomes = []
+        for _ in range(10):
+            _, box = create_session_sandbox(workspace_root=tmp_path)
+            try:
+                result = box.execute("import os; open('a', 'w').write('x'); print(os.listdir('.'))")
+                outcomes.append((result.success, "a" in result.stdout))
+            except WorkspaceUnusable:
+                outcomes.append("pruned before it began")
+        return outcomes
+
+    pruner = threading.Thread(target=prune_all)
+    pruner.start()
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            outcomes = [outcome for each in pool.map(live, range(4)) for outcome in each]
+    finally:
+        done.set()
+        pruner.join()
+    assert set(outcomes) <= {(True, True), "pruned before it began"}
+    assert problems == []
+    prune_sessions(0, tmp_path)
+    assert os.listdir(tmp_path) == []
