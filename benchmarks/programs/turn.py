@@ -1,0 +1,6 @@
+"""One small step of a conversation."""
+
+total = 0
+for number in range(10):
+    total += number
+print(total)
