@@ -136,13 +136,21 @@ def walk(
         descent.close()
 
 
-def measure(fd: int) -> Usage:
-    """The bytes and files below a folder; links and other things count as nothing."""
+def measure(fd: int, *, to_remove: bool = False) -> Usage:
+    """The bytes and files below a folder; links and other things count as nothing.
+
+    `to_remove` raises PermissionError where this process may not empty the tree.
+    """
+    to_remove = to_remove and os.geteuid() != 0
+    if to_remove:
+        _refuse_unremovable(fd, ())
     flat = _measure_flat(fd)
     if flat is not None:
         return flat
     size = count = 0
     for folder in walk(fd):
+        if to_remove:
+            _refuse_unremovable(folder.fd, folder.parts)
         for entry in folder.files:
             try:
                 size += entry.stat(follow_symlinks=False).st_size
@@ -186,16 +194,6 @@ def remove_tree(name: str, dir_fd: int) -> None:
     with closing_fd(open_folder(name, dir_fd)) as fd:
         remove_contents(fd)
     os.rmdir(name, dir_fd=dir_fd)
-
-
-def refuse_unremovable(fd: int) -> None:
-    """PermissionError where this process may not empty the tree, before anything is touched."""
-    if os.geteuid() == 0:
-        return
-    for folder in walk(fd):
-        if not os.access(".", os.W_OK | os.X_OK, dir_fd=folder.fd, effective_ids=True):
-            where = "/".join(folder.parts) or "."
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), where)
 
 
 @contextmanager
@@ -347,6 +345,11 @@ def _sort_entries(fd: int, folder: Folder) -> list[str]:
             else:
                 folder.others.append(entry.name)
     return below
+
+
+def _refuse_unremovable(fd: int, parts: tuple[str, ...]) -> None:
+    if not os.access(".", os.W_OK | os.X_OK, dir_fd=fd, effective_ids=True):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "/".join(parts) or ".")
 
 
 def _measure_flat(fd: int) -> Usage | None:

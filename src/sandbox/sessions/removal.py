@@ -35,12 +35,9 @@ def weigh(session_id: str, root_fd: int, fd: int) -> int:
     """
     if not os.access(".", os.W_OK | os.X_OK, dir_fd=root_fd, effective_ids=True):
         raise PermissionError(errno.EACCES, "its parent folder cannot be written", session_id)
-    tree.refuse_unremovable(fd)
+    size = tree.measure(fd, to_remove=True).bytes
     with state_of(session_id, root_fd) as state_fd:
-        if state_fd is None:
-            return tree.measure(fd).bytes
-        tree.refuse_unremovable(state_fd)
-        return tree.measure(fd).bytes + tree.measure(state_fd).bytes
+        return size if state_fd is None else size + tree.measure(state_fd, to_remove=True).bytes
 
 
 def take_away(session_id: str, root_fd: int, fd: int) -> Leaving:
