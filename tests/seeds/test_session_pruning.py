@@ -430,6 +430,21 @@ def test_a_permission_error_is_in_errors_and_nothing_of_that_session_is_deleted(
     assert sorted(os.listdir(root / ids[1])) == before
 
 
+def test_a_folder_deep_inside_that_may_not_be_emptied_keeps_its_session_whole(guarded):
+    root, ids = guarded
+    deep = root / ids[2] / "a" / "b"
+    deep.mkdir(parents=True)
+    (deep / "file").write_text("x")
+    for path in (deep.parent, deep, deep / "file"):
+        os.chown(path, AS_NOBODY if os.geteuid() == 0 else -1, -1)
+    deep.chmod(0o500)
+    dry, real = prune_without_privileges(root)
+    assert sorted(real["errors"]) == sorted(dry["errors"]) == sorted(ids[1:])
+    assert (deep / "file").read_text() == "x"
+    assert (root / ids[2] / "data").exists()
+    deep.chmod(0o700)
+
+
 # Scenario: Custom workspace root
 
 
