@@ -33,13 +33,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Place",
+    "attempting",
     "end_agents",
+    "legacy_alone",
     "make_workspace",
     "mark",
     "marks",
     "read_config",
     "remove",
+    "remove_state",
+    "remove_workspace",
     "reserving",
+    "start_agents",
     "unmark",
 ]
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from sandbox.events import SandboxLogger
 
-__all__ = ["Claim", "Registry", "Status", "now"]
+__all__ = ["Claim", "Registry", "Status", "make_private_folder", "now"]
 
 Status = Literal["active", "stopped", "error"]
 

@@ -61,7 +61,7 @@ class Supervisor:
 
     def run(self) -> int:
         signals = catch_signals()
-        raise_terminal(0)
+        make_raw(0)
         self.start()
         try:
             while not self.stopping:
@@ -74,7 +74,6 @@ class Supervisor:
 
     def start(self) -> None:
         """Start the agent; its output is read from the first byte, because the log is open already."""
-        sys.stdout.flush()
         self.agent_pid, self.terminal = os.forkpty()
         if self.agent_pid == 0:
             execute(self.launch)
@@ -106,9 +105,9 @@ class Supervisor:
                 self.take_signals(os.read(signals, CHUNK_BYTES))
             elif descriptor == self.terminal:
                 self.serve_terminal(event)
-            elif event & ~select.POLLOUT:
+            elif descriptor == 0:
                 self.read_pane()
-            else:
+            elif descriptor == 1:
                 self.to_pane = write_some(1, self.to_pane)
 
     def serve_terminal(self, event: int) -> None:
@@ -174,9 +173,9 @@ class Supervisor:
         self.drain()
         self.agent_pid = 0
         self.prompt.cancel()
-        self.record.write(state="exited", exitCode=code, stopped=self.stopping)
         if not self.stopping:
             self.show(f"\r\n[agent {self.record.agent_id} exited with code {code}]\r\n".encode())
+        self.record.write(state="exited", exitCode=code, stopped=self.stopping)
 
     def drain(self) -> None:
         """Read what the agent printed last; bounded, because what it left behind may print for ever."""
@@ -326,7 +325,7 @@ def catch_signals() -> int:
     return reader
 
 
-def raise_terminal(descriptor: int) -> None:
+def make_raw(descriptor: int) -> None:
     """Pass every key through as it is: the agent's own terminal interprets them."""
     try:
         tty.setraw(descriptor)

@@ -18,7 +18,7 @@ from mas.errors import TmuxFailed, TmuxMissing
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-__all__ = ["Pane", "PaneStart", "Session", "Tmux"]
+__all__ = ["Pane", "PaneStart", "Session", "SessionExists", "Tmux"]
 
 OLDEST_VERSION = (3, 2)
 SANITIZING_VERSION = (3, 7)  # from here on paste-buffer rewrites what it pastes unless told -S
@@ -36,7 +36,7 @@ AGENT_OPTION = "@mas_agent"
 # The server leaves when its last session ends, and a client that comes just then is turned away.
 LEAVING = ("server exited", "lost server")
 ABSENT = ("no server running", "error connecting", "no sessions", *LEAVING)
-GONE = ("can't find session", "can't find pane", "can't find window", "session not found", *ABSENT)
+GONE = ("can't find", "no current", "session not found", *ABSENT)
 DUPLICATE = "duplicate session"
 
 PLAIN_VARIABLES = ("HOME", "LANG", "LC_ALL", "PATH", "TMUX_TMPDIR", "USER")
