@@ -45,7 +45,7 @@ class Scratch:
 
     def give_back(self, path: str, *, used: bool) -> None:
         """Return a folder; `used` says that something may be in it."""
-        if used or os.listdir(path):
+        if used or not _is_empty(path):
             _remove(path)
             return
         with self._guard:
@@ -71,6 +71,13 @@ class Scratch:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         atexit.register(_remove_in, os.getpid(), self._root)
         return self._root
+
+
+def _is_empty(path: str) -> bool:
+    try:
+        return not os.listdir(path)
+    except OSError:
+        return False  # without a descriptor to spare, nobody knows
 
 
 def _remove(path: str | Path) -> None:

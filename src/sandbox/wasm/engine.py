@@ -15,7 +15,7 @@ import wasmtime
 from sandbox.errors import EngineUnusable, GuestRejected
 from sandbox.progress import progress
 from sandbox.wasm import abi, capi
-from sandbox.wasm.forwards import Trampoline
+from sandbox.wasm.forwards import Trampoline, start_file_service
 from sandbox.wasm.imports import define_host_functions
 from sandbox.wasm.sections import mutable_globals
 from sandbox.wasm.watchdog import Watchdog
@@ -162,7 +162,10 @@ def engine(*, metered: bool) -> Engine:
     check_process()
     with _guard:
         if metered not in _engines:
-            _engines[metered] = Engine(metered=metered)
+            made = Engine(metered=metered)
+            if not _engines:
+                start_file_service(made.wasmtime, made.trampoline, metered=metered)
+            _engines[metered] = made
             _owner = os.getpid()
             _handlers.update({number: capi.signal_handler(number) for number in TRAP_SIGNALS})
         return _engines[metered]

@@ -35,6 +35,7 @@ _NAMES = tuple(name.encode() for name in FORWARDED)
 _COUNTS = {name: max(1, len(abi.SIGNATURES[name])) for name in FORWARDED}
 _LAYOUTS = {name: abi.argument_layout(abi.SIGNATURES[name]) for name in FORWARDED}
 MOST_ARGUMENTS = max(_COUNTS.values())
+SERVICE_FUEL = 1_000_000
 
 
 def trampoline_text() -> str:
@@ -67,6 +68,22 @@ class Trampoline:
         functions = (capi.Extern * len(_NAMES)).from_buffer(externs, ctypes.sizeof(capi.Extern))
         capi.link(linker, context, abi.WASI.encode(), _NAMES, functions)
         return capi.Exports(context, capi.instantiate(context, module, externs, len(externs)))
+
+
+def start_file_service(engine: wasmtime.Engine, trampoline: Trampoline, *, metered: bool) -> None:
+    """Have wasmtime start the threads that serve files, which it has once per process.
+
+    It would start them at a guest's first file, and end the process where no descriptor is left then.
+    """
+    store = wasmtime.Store(engine)
+    if metered:
+        store.set_fuel(SERVICE_FUEL)
+    store.set_epoch_deadline(1)
+    store.set_wasi(wasmtime.WasiConfig())
+    memory = wasmtime.Memory(store, wasmtime.MemoryType(wasmtime.Limits(1, 1)))
+    extern = memory._as_extern()  # noqa: SLF001 - the C API takes it, and it has no public name
+    Forwards(trampoline, capi.context_of(store), extern).query("fd_filestat_get", 0, 0)
+    store.close()
 
 
 class Forwards:

@@ -84,7 +84,10 @@ class SharedMemory:
         """
         if self._descriptor < 0 or memory.size() != self.size:
             return False
-        ranges = written_pages(memory.base, self.size)
+        try:
+            ranges = written_pages(memory.base, self.size)
+        except OSError:
+            return False  # without a descriptor to spare, nobody knows
         if sum(length for _, length in ranges) > MOST_UNDONE_BYTES:
             return False
         # By assignment, not by a read from the descriptor: each read would let go of the interpreter's
