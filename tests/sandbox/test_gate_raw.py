@@ -521,3 +521,9 @@ def test_a_path_longer_than_any_is_refused_before_it_is_read(gated, length):
     for function in ("path_create_directory", "path_unlink_file", "path_remove_directory"):
         assert guest.call(function, APP, TEXT, length) == ENAMETOOLONG
     assert guest.call("path_symlink", TEXT, length, APP, TEXT, 4) == ENAMETOOLONG
+
+
+def test_a_trap_names_its_cause(gated):
+    guest = gated()
+    assert guest.call("path_open", APP, 0, *guest.text("file"), 0, READ, 0, 0, FAR) == "trap"
+    assert "out of bounds" in guest.ending.trap

@@ -189,6 +189,29 @@ print(sorted(endings - {"failed inside"}), attempt())
     assert run(tmp_path, program) == "('ran', None)\n['raised', 'ran'] ('ran', None)\n"
 
 
+def test_a_process_without_room_for_a_guest_says_so(tmp_path):
+    program = """
+import resource
+print(attempt())
+used = int(open("/proc/self/statm").read().split()[0]) * 4096
+resource.setrlimit(resource.RLIMIT_AS, (used + (1 << 30),) * 2)
+def late(seconds):
+    try:
+        return box.execute(f"import time; time.sleep({seconds})").success
+    except EngineUnusable as error:
+        return str(error)
+from concurrent.futures import ThreadPoolExecutor
+with ThreadPoolExecutor(4) as pool:
+    told = {str(item) for item in pool.map(late, [0.5] * 4)}
+told.discard("True")
+print(*told)
+"""
+    first, told = run(tmp_path, program).splitlines()
+    assert first == "('ran', None)"
+    assert told.startswith("there is no room for another guest in this process (")
+    assert told.endswith("lift the limit on its address space (ulimit -v)")
+
+
 # ---- exits
 
 

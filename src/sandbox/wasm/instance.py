@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import wasmtime
 
-from sandbox.errors import WorkspaceUnusable
+from sandbox.errors import EngineUnusable, WorkspaceUnusable
 from sandbox.wasm import capi
 from sandbox.wasm.call import Call, on_epoch
 from sandbox.wasm.channel import Channel
@@ -62,8 +62,7 @@ class Instance:
         self.set_memory_limit(memory_bytes)
         self.set_fuel(UNLIMITED_FUEL)
         capi.watch_epochs(self._store, on_epoch)
-        handle = program.instantiate(self._store)._instance  # noqa: SLF001 - it has no public handle
-        self._exports = capi.Exports(self._context, handle)
+        self._exports = capi.Exports(self._context, _instantiate(program, self._store))
         self._functions: dict[bytes, tuple[Any, int]] = {}
         self._memory_handle = self._exports.handle(b"memory")
         self.memory = Memory(self._context, self._memory_handle)
@@ -200,9 +199,20 @@ class Instance:
         self._store.close()
 
 
+def _instantiate(program: wasmtime.InstancePre, store: wasmtime.Store) -> Any:
+    try:
+        return program.instantiate(store)._instance  # noqa: SLF001 - it has no public handle
+    except wasmtime.WasmtimeError as error:
+        reason = str(error).splitlines()[0]
+        raise EngineUnusable(
+            f"there is no room for another guest in this process ({reason})",
+            remedy="let others end first, or lift the limit on its address space (ulimit -v)",
+        ) from None
+
+
 def _trapped(cause: Exception) -> Ending:
     code = cause.trap_code if isinstance(cause, wasmtime.Trap) else None
     if code is wasmtime.TrapCode.OUT_OF_FUEL:
         return Ending(stopped_by="fuel")
-    name = code.name.lower().replace("_", " ") if code else str(cause).splitlines()[0]
+    name = code.name.lower().replace("_", " ") if code else str(cause).strip().splitlines()[-1].strip()
     return Ending(stopped_by="trap", trap=name)
