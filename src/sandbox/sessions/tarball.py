@@ -35,6 +35,7 @@ MAX_DEPTH = 256
 MAX_MANIFEST_BYTES = 64 * 1024
 MAX_WINDOW_LOG = 27  # a decompressor needs as much memory as the window: 128 MiB
 MAX_TAIL_BYTES = 64 * 1024
+MAX_MTIME = 2**33  # seconds, the year 2242: what every file system takes
 
 Kind = Literal["file", "folder", "link"]
 
@@ -186,7 +187,8 @@ class Reader:
         problem = _problem(kind, parts, info.linkname)
         if problem:
             raise self.rejected(f"{shown!r} {problem}")
-        return Entry(kind, parts, info.size, info.mode & 0o777, max(0, int(info.mtime)), info.linkname)
+        mtime = min(max(0, int(info.mtime)), MAX_MTIME)
+        return Entry(kind, parts, info.size, info.mode & 0o777, mtime, info.linkname)
 
     def _charge(self, entry: Entry) -> None:
         self._bytes_left -= entry.size

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import random
+import shutil
 import sys
 import tarfile
 
@@ -351,8 +352,49 @@ def test_a_file_that_is_no_archive_is_refused(tmp_path):
 
 
 def test_modes_from_an_archive_make_no_file_special_or_unreadable(forge, tmp_path):
-    archive = forge(file("workspace/x", b"x", mode=0o6000), folder("workspace/d"))
+    archive = forge(file("workspace/x", b"x", mode=0o6000, mtime=2**60), folder("workspace/d"))
     restore_session(archive, tmp_path / "root")
     assert (tmp_path / "root/s/x").stat().st_mode & 0o7777 == 0o600
     write_session_file("s", "d/y", b"", tmp_path / "root")
     assert list_session_files("s", tmp_path / "root") == ["d/y", "x"]
+
+
+def test_an_archive_changed_at_random_is_refused_or_restores_inside_its_folder(tmp_path):
+    root = tmp_path / "root"
+    make_session("s", root, fill=fill_with_everything)
+    plain = zstd.decompress(archive_session("s", tmp_path / "out", root).read_bytes())
+    rng = random.Random(11)
+    mutant = tmp_path / "mutant.tar.zst"
+    restored = 0
+    for _ in range(400):
+        mutant.write_bytes(zstd.compress(mutate(plain, rng), 1))
+        try:
+            session_id = restore_session(mutant, root, max_bytes=10_000_000)
+        except ArchiveRejected:
+            pass
+        else:
+            restored += 1
+            assert all(path.resolve().is_relative_to(root / session_id) for path in root.rglob("*"))
+            shutil.rmtree(root / session_id)
+        assert os.listdir(root) == []
+        assert sorted(os.listdir(tmp_path)) == ["mutant.tar.zst", "out", "root"]
+    assert 0 < restored < 400
+
+
+def fill_with_everything(folder):
+    (folder / "a").mkdir()
+    (folder / "a" / "b.txt").write_text("x" * 700)
+    (folder / "link").symlink_to("a/b.txt")
+    (folder / ("n" * 120)).write_text("long")
+
+
+def mutate(plain, rng):
+    """A few bytes of some blocks changed, and the headers' checksums made good again."""
+    data = bytearray(plain)
+    for _ in range(rng.randint(1, 4)):
+        block = rng.randrange(len(data) // 512) * 512
+        field = rng.choice([rng.randrange(100), 124 + rng.randrange(12), 156, 157 + rng.randrange(20)])
+        data[block + field] = rng.choice([*b"\0./01235LK\x80\xff", rng.randrange(256)])
+        data[block + 148 : block + 156] = b" " * 8
+        data[block + 148 : block + 156] = b"%06o\0 " % sum(data[block : block + 512])
+    return bytes(data)
