@@ -48,7 +48,7 @@ __all__ = [
     "unmark",
 ]
 
-MARKS = ("creating", "stopping", "deleting")
+MARKS = ("creating", "restoring", "stopping", "deleting")
 """What was begun and is not finished: one empty file each in the state folder, which survives a crash."""
 
 
@@ -180,9 +180,10 @@ def mark(layout: Layout, what: str) -> None:
     (layout.state_dir / what).write_text(layout.mode, encoding="utf-8")
 
 
-def unmark(layout: Layout, what: str) -> None:
+def unmark(layout: Layout, *done: str) -> None:
     """Note that it is done."""
-    (layout.state_dir / what).unlink(missing_ok=True)
+    for what in done:
+        (layout.state_dir / what).unlink(missing_ok=True)
 
 
 def marks(state_dir: Path) -> dict[str, Mode]:

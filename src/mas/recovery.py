@@ -121,12 +121,15 @@ def _settle_one(place: Place, layout: Layout, what: str, *, known: bool) -> None
         lifecycle.unmark(layout, what)
         return
     _wait_for_clients(layout.session_id)
-    lifecycle.end_agents(place, layout)
-    if what == "stopping":
-        place.registry.set_status([layout.session_id], "stopped")
-        lifecycle.unmark(layout, what)
-    else:
+    session = place.live().get(layout.session_id)
+    restored = what == "restoring" and session is not None and session.whole
+    if not restored:
+        lifecycle.end_agents(place, layout)
+    if what in ("creating", "deleting"):
         lifecycle.remove(place, layout)
+        return
+    place.registry.set_status([layout.session_id], "active" if restored else "stopped")
+    lifecycle.unmark(layout, what)
 
 
 def _wait_for_clients(session_id: str) -> None:

@@ -172,10 +172,15 @@ class Runs:
             with lifecycle.legacy_alone(self._place, layout.mode):
                 config = lifecycle.read_config(layout)
                 lifecycle.end_agents(self._place, layout)
+                lifecycle.mark(layout, "restoring")
+                # A stop or deletion that a crash cut short is over: it must not be finished later.
+                lifecycle.unmark(layout, "stopping", "deleting")
+                undo.callback(lifecycle.unmark, layout, "restoring")
                 undo.callback(attempting(self._place, lifecycle.end_agents, self._place, layout))
                 lifecycle.start_agents(self._place, layout, config, entry.tmux_session)
             self._place.registry.set_status([session_id], "active")
             undo.pop_all()
+            lifecycle.unmark(layout, "restoring")
         return _run_of(layout, entry, "active")
 
     def delete(self, session_id: str) -> None:

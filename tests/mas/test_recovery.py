@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
-import subprocess
 import time
 import uuid
 from pathlib import Path
@@ -155,9 +155,11 @@ def test_a_plain_sandbox_session_in_the_same_folder_is_left_alone(site, team):
     assert plain not in [entry["sessionId"] for entry in index(site)]
 
 
-def test_a_tmux_session_without_a_run_is_ended(site, team):
+def test_a_tmux_session_without_a_run_is_ended(site, team, eventually):
     run = site.runs.create(team())
-    subprocess.run(["rm", "-r", run.working_dir, site.sessions / ".mas" / run.session_id], check=True)
+    for folder in (Path(run.working_dir), site.sessions / ".mas" / run.session_id):
+        # Supervisors that are just starting write into it: once more then.
+        eventually(lambda folder=folder: shutil.rmtree(folder, ignore_errors=True) or not folder.exists())
     (site.sessions / ".sessions.index").unlink()
     site.runs.reconcile()
     assert (site.tmux_sessions(), site.processes(), site.state_folders()) == ([], [], [])
@@ -216,4 +218,14 @@ def test_without_tmux_nothing_is_said_to_have_died(site, team, monkeypatch):
     with monkeypatch.context() as broken:
         broken.setenv("PATH", "/nowhere")
         site.runs.reconcile()
+    assert [(entry["sessionId"], entry["status"]) for entry in index(site)] == [(run.session_id, "active")]
+
+
+@pytest.mark.parametrize("unfinished", ["stopping", "deleting"])
+def test_what_was_cut_short_before_a_restore_is_not_finished_after_it(site, team, unfinished):
+    run = site.runs.create(team())
+    site.runs.stop(run.session_id)
+    (site.sessions / ".mas" / run.session_id / unfinished).write_text("isolated")
+    site.runs.restore(run.session_id)
+    site.runs.reconcile()
     assert [(entry["sessionId"], entry["status"]) for entry in index(site)] == [(run.session_id, "active")]
