@@ -10,7 +10,14 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from sandbox.sessions import create_session_sandbox, fork_session, get_session_sandbox
 from sandbox.sessions.residents import live_sessions
@@ -27,6 +34,7 @@ statements = st.one_of(
     st.builds("{}.append({})".format, names, numbers),
     st.builds("{} = {{'k': {}}}".format, names, names),
     st.builds("{} += {}".format, names, names),
+    st.builds("{}, {} = {}, {}".format, names, names, names, numbers),
     st.builds("del {}".format, names),
     st.builds("def f(n={}): return [{}, n]".format, numbers, names),
     st.builds("{} = f({})".format, names, numbers),
@@ -37,6 +45,7 @@ statements = st.one_of(
 turns = st.lists(statements, min_size=1, max_size=4).map("\n".join)
 checkpoint_names = st.sampled_from(["one", "two"])
 
+FIRST_TURN = "a, b, c = 0, [1], [2]\ndef f(n): return n"
 FILE_FUNCTIONS = """
 def put(name, number):
     with open(name, 'w') as f: f.write(str(number))
@@ -110,24 +119,35 @@ class Sessions(RuleBasedStateMachine):
             workspace_root=self.root, stateful=True, save_within_seconds=LAZY_SECONDS
         )
         box.execute(FILE_FUNCTIONS)
+        box.execute(FIRST_TURN)
         box.hibernate()
         model = Model()
+        model.turn(FIRST_TURN)
         model.saved = model.snapshot()
         self.pairs.append((session_id, box, model))
 
     def pick(self, data):
         return data.draw(st.sampled_from(self.pairs), label="session")
 
-    @rule(data=st.data(), code=turns, durable=st.booleans())
-    def turn(self, data, code, durable):
-        session_id, box, model = self.pick(data)
-        if durable:
-            box = get_session_sandbox(session_id, workspace_root=self.root, save_within_seconds=0)
+    @rule(data=st.data(), code=turns)
+    def turn(self, data, code):
+        _, box, model = self.pick(data)
         result = box.execute(code)
-        assert (result.exit_code == 0) is model.turn(code), (code, result.stderr)
-        assert result.state == ("saved" if durable else "live")
-        if durable:
-            model.saved = model.snapshot()
+        assert (result.exit_code == 0, result.state) == (model.turn(code), "live"), (code, result.stderr)
+
+    @rule(data=st.data(), name=names, number=numbers)
+    def note(self, data, name, number):
+        _, box, model = self.pick(data)
+        code = f"{name} = [{name}, {number}]" if name in model.space else f"{name} = {number}"
+        assert (box.execute(code).state, model.turn(code)) == ("live", True)
+
+    @rule(data=st.data(), code=turns)
+    def durable_turn(self, data, code):
+        session_id, _, model = self.pick(data)
+        box = get_session_sandbox(session_id, workspace_root=self.root, save_within_seconds=0)
+        result = box.execute(code)
+        assert (result.exit_code == 0, result.state) == (model.turn(code), "saved"), (code, result.stderr)
+        model.saved = model.snapshot()
 
     @rule(data=st.data(), code=turns, hangs=st.booleans())
     def stopped_turn(self, data, code, hangs):
@@ -205,13 +225,13 @@ class Sessions(RuleBasedStateMachine):
         self.folder.cleanup()
 
 
-Sessions.TestCase.settings = settings(
-    max_examples=40,
-    stateful_step_count=20,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
-
-
 def test_a_random_program_agrees_with_plain_python():
-    Sessions.TestCase("runTest").runTest()
+    run_state_machine_as_test(
+        Sessions,
+        settings=settings(
+            max_examples=40,
+            stateful_step_count=20,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
