@@ -39,9 +39,10 @@ LAYERS = {
     ],
     "sandbox": [
         ["cli", "mcp"],
-        ["session_cli", "repl", "doctor"],
+        ["state_cli", "repl"],
+        ["session_cli", "doctor"],
         ["invocation"],
-        ["amounts", "interrupts"],
+        ["amounts", "bars", "interrupts"],
         [""],
         ["sessions"],
         ["sandbox"],

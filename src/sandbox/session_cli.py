@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json as jsonlib
 import sys
-import time
-from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sandbox.amounts import read_bytes
+from sandbox.bars import bytes_bar, steps_bar, waiting_bar
 from sandbox.invocation import (
     CODES_HELP,
     FAILED,
@@ -34,14 +33,10 @@ from sandbox.invocation import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from sandbox import ExecutionPolicy, PruneResult, RetentionPolicy, SandboxResult, SessionInfo
 
 __all__ = ["session_app"]
 
-# Shorter work shows no bar: it would only flicker.
-BAR_DELAY_SECONDS = 1.0
 DEFAULT_HOURS = 24.0
 
 session_app = typer.Typer(
@@ -61,12 +56,17 @@ def _start_session(context: typer.Context) -> None:
 
 
 @session_app.command()
-def create(*, root: Root = DEFAULT_ROOT, as_json: AsJson = False) -> None:
+def create(
+    *,
+    stateful: Annotated[bool, typer.Option("--stateful", help="Variables persist, too.")] = False,
+    root: Root = DEFAULT_ROOT,
+    as_json: AsJson = False,
+) -> None:
     """Make a session and print its id."""
     from sandbox.sessions.layout import new_session_id
     from sandbox.sessions.lifecycle import make_session
 
-    folder = make_session(new_session_id(), root)
+    folder = make_session(new_session_id(), root, fields={"stateful": stateful})
     shown = {"session_id": folder.name, "workspace": str(folder)}
     typer.echo(jsonlib.dumps(shown) if as_json else folder.name)
 
@@ -81,11 +81,12 @@ def list_all(
     """List the sessions, the last used first."""
     from sandbox import list_sessions
 
-    sessions = list_sessions(root, sizes=sizes) if root.exists() else []
+    with waiting_bar("Reading sessions"):
+        sessions = list_sessions(root, sizes=sizes) if root.exists() else []
     if as_json:
-        _print_json([dataclasses.asdict(session) for session in sessions])
+        print_json([dataclasses.asdict(session) for session in sessions])
         return
-    _print_table(["session", "state", "last used", "size"], [_row(session) for session in sessions])
+    print_table(["session", "state", "last used", "size"], [_row(session) for session in sessions])
 
 
 @session_app.command()
@@ -102,7 +103,7 @@ def show(session_id: SessionId, *, root: Root = DEFAULT_ROOT, as_json: AsJson = 
     facts = {"session_id": session_id, **known, "workspace": str(root / session_id)}
     facts |= dataclasses.asdict(usage)
     if as_json:
-        _print_json(facts)
+        print_json(facts)
         return
     for name, value in facts.items():
         typer.echo(f"{name:12} {value}")
@@ -124,7 +125,7 @@ def execute(
     as_json: AsJson = False,
 ) -> None:
     """Run code in a session, its output passed on as it comes; the session must exist."""
-    _require_session(session_id, root)
+    require_session(session_id, root)
     policy = read_policy(policy_file, preload, read_limits(timeout, fuel, memory, data))
     run = partial(_execute, session_id, root, policy)
     run_code(words or [], code, policy, run, as_json=as_json)
@@ -143,7 +144,7 @@ def files(
 
     paths = list_session_files(session_id, root, pattern)
     if as_json:
-        _print_json(paths)
+        print_json(paths)
         return
     for path in paths:
         typer.echo(path)
@@ -167,7 +168,7 @@ def get(
         sys.stdout.buffer.write(read_session_file(session_id, path, root))
         return
     target = _target(destination, path)
-    with _bytes_bar(f"Copying {path}") as progress:
+    with bytes_bar(f"Copying {path}") as progress:
         copied = copy_out_of_session(
             session_id, None if path == "." else path, target, root, progress=progress
         )
@@ -194,7 +195,7 @@ def put(
         write_session_file(session_id, path, content, root, overwrite=not no_overwrite)
         _report_copy({"files": [path], "bytes": len(content), "left_out": []}, path, as_json=as_json)
         return
-    with _bytes_bar(f"Copying {source}") as progress:
+    with bytes_bar(f"Copying {source}") as progress:
         copied = copy_into_session(
             session_id, source, path, root, overwrite=not no_overwrite, progress=progress
         )
@@ -243,7 +244,8 @@ def delete(
         check_session_id(session_id)
     for session_id in session_ids:
         if not dry_run:
-            delete_session_workspace(session_id, root)
+            with waiting_bar(f"Deleting {session_id}"):
+                delete_session_workspace(session_id, root)
         elif (root / session_id).is_dir():
             typer.echo(f"would delete {session_id}")
 
@@ -267,7 +269,7 @@ def prune(
     from sandbox import prune_sessions
 
     policy = _retention(older_than, max_sessions, max_total, min_free)
-    with _steps_bar("Pruning sessions") as progress:
+    with steps_bar("Pruning sessions") as progress:
         result = prune_sessions(
             workspace_root=root,
             dry_run=dry_run,
@@ -303,10 +305,10 @@ def archive(
         return
     from sandbox import archive_sessions
 
-    with _steps_bar("Archiving sessions") as progress:
+    with steps_bar("Archiving sessions") as progress:
         result = archive_sessions(older_than, destination, root, dry_run, progress=progress)
     if as_json:
-        _print_json(dataclasses.asdict(result))
+        print_json(dataclasses.asdict(result))
     else:
         for session_id, path in result.archives.items():
             typer.echo(f"{'would archive ' if dry_run else ''}{session_id} {path}")
@@ -326,9 +328,12 @@ def restore(
     from sandbox.sessions.archive import DEFAULT_LIMITS
 
     most = DEFAULT_LIMITS.max_bytes if max_size is None else _size(max_size)
-    ids = [restore_session(path, root, max_bytes=most) for path in archives]
+    ids = []
+    for path in archives:
+        with waiting_bar(f"Restoring {path.name}"):
+            ids.append(restore_session(path, root, max_bytes=most))
     if as_json:
-        _print_json(ids)
+        print_json(ids)
         return
     for session_id in ids:
         typer.echo(session_id)
@@ -341,7 +346,7 @@ def repair(session_id: SessionId, *, root: Root = DEFAULT_ROOT, as_json: AsJson 
 
     repaired = repair_session_metadata(session_id, root)
     if as_json:
-        _print_json(repaired.as_json())
+        print_json(repaired.as_json())
     else:
         typer.echo(f"{session_id} created {repaired.created_at}, last used {repaired.updated_at}")
 
@@ -355,7 +360,7 @@ def _execute(
         return sandbox.execute(source, **options)
 
 
-def _require_session(session_id: str, root: Path) -> None:
+def require_session(session_id: str, root: Path) -> None:
     """A mistyped id must not make a session."""
     from sandbox.sessions.files import open_session
 
@@ -419,12 +424,13 @@ def _archive_named(
 
     archives = {}
     for session_id in session_ids:
-        _require_session(session_id, root)
+        require_session(session_id, root)
         archives[session_id] = destination / f"{session_id}.tar.zst"
     for session_id in [] if dry_run else session_ids:
-        archives[session_id] = archive_session(session_id, destination, root, keep=keep)
+        with waiting_bar(f"Archiving {session_id}"):
+            archives[session_id] = archive_session(session_id, destination, root, keep=keep)
     if as_json:
-        _print_json(archives)
+        print_json(archives)
         return
     for session_id, path in archives.items():
         typer.echo(f"{'would archive ' if dry_run else ''}{session_id} {path}")
@@ -432,7 +438,7 @@ def _archive_named(
 
 def _report_copy(copied: dict[str, Any], target: str, *, as_json: bool) -> None:
     if as_json:
-        _print_json({**copied, "target": target})
+        print_json({**copied, "target": target})
         return
     from sandbox.sessions.prune import format_bytes
 
@@ -446,14 +452,14 @@ def _report_copy(copied: dict[str, Any], target: str, *, as_json: bool) -> None:
 
 def _report_prune(result: PruneResult, *, as_json: bool) -> None:
     if as_json:
-        _print_json(dataclasses.asdict(result))
+        print_json(dataclasses.asdict(result))
     else:
         rows = [[session_id, result.reasons[session_id]] for session_id in result.deleted_sessions]
         rows += [
             [session_id, f"skipped: {result.reasons[session_id]}"] for session_id in result.skipped_sessions
         ]
         if rows:
-            _print_table(["session", "why"], rows)
+            print_table(["session", "why"], rows)
         typer.echo(str(result))
     _fail_on(result.errors)
 
@@ -465,7 +471,8 @@ def _fail_on(errors: dict[str, str]) -> None:
         raise typer.Exit(FAILED)
 
 
-def _print_json(value: Any) -> None:
+def print_json(value: Any) -> None:
+    """Print a value for programs."""
     typer.echo(jsonlib.dumps(value, indent=2, default=_as_text))
 
 
@@ -473,7 +480,8 @@ def _as_text(value: object) -> str:
     return value.isoformat() if isinstance(value, datetime) else str(value)
 
 
-def _print_table(head: list[str], rows: list[list[str]]) -> None:
+def print_table(head: list[str], rows: list[list[str]]) -> None:
+    """Print rows for people."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -484,53 +492,3 @@ def _print_table(head: list[str], rows: list[list[str]]) -> None:
     # Ids are for copying: they are not cut where the terminal is narrow or the output is a pipe.
     console = Console()
     console.print(table, soft_wrap=True, width=None if console.is_terminal else 200)
-
-
-@contextmanager
-def _bar(what: str, columns: list[Any]) -> Iterator[Callable[[float, float | None], None]]:
-    """Moves a bar to (done, total); it appears when the work has taken a while, at a terminal only."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn
-
-    console = Console(stderr=True)
-    began = time.monotonic()
-    display = Progress(TextColumn("{task.description}", markup=False), BarColumn(), *columns, console=console)
-    task = display.add_task(what, total=None)
-
-    def move(done: float, total: float | None) -> None:
-        display.update(task, completed=done, total=total)
-        if (
-            console.is_terminal
-            and not display.live.is_started
-            and time.monotonic() - began > BAR_DELAY_SECONDS
-        ):
-            display.start()
-
-    try:
-        yield move
-    finally:
-        if display.live.is_started:
-            display.stop()
-
-
-@contextmanager
-def _steps_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    from rich.progress import MofNCompleteColumn
-
-    with _bar(what, [MofNCompleteColumn()]) as move:
-        yield move
-
-
-@contextmanager
-def _bytes_bar(what: str) -> Iterator[Callable[[int], None]]:
-    from rich.progress import DownloadColumn, TransferSpeedColumn
-
-    done = 0
-    with _bar(what, [DownloadColumn(), TransferSpeedColumn()]) as move:
-
-        def add(count: int) -> None:
-            nonlocal done
-            done += count
-            move(done, None)
-
-        yield add
