@@ -33,7 +33,8 @@ from sandbox.invocation import (
     require_command,
     run_code,
 )
-from sandbox.session_cli import session_app
+from sandbox.repl import repl
+from sandbox.state_cli import session_app
 
 if TYPE_CHECKING:
     from sandbox.policy import ExecutionPolicy
@@ -51,6 +52,7 @@ app = typer.Typer(
 policy_app = typer.Typer(help="Show limits and grants.", rich_markup_mode=None)
 app.add_typer(policy_app, name="policy")
 app.add_typer(session_app, name="session")
+app.command()(repl)
 
 
 def main() -> None:

@@ -65,15 +65,15 @@ def run_code(
 ) -> NoReturn:
     """Run what the command line says, pass its output on, and leave with the guest's exit code."""
     source, args = _read_code(words, code)
-    stdin = None if words and words[0] == "-" and code is None else _stdin()
+    stdin = None if words and words[0] == "-" and code is None else standard_input()
     with interrupts() as (cancel, received):
         options = {"stdin": stdin, "args": args, "cancel": cancel}
         if not as_json:
-            options["on_output"] = _relay(cancel)
+            options["on_output"] = relay_output(cancel)
         result = in_worker(lambda: execute(source, options))
     if as_json:
         typer.echo(result.model_dump_json(indent=2))
-    _note_limits(result, policy)
+    note_limits(result, policy)
     raise typer.Exit(128 + received[0] if received else _exit_code(result))
 
 
@@ -128,7 +128,8 @@ def _existing_folder(path: Path) -> Path:
     return path.resolve()
 
 
-def _stdin() -> Any:
+def standard_input() -> Any:
+    """What the guest reads; None where the caller closed it."""
     return sys.stdin.buffer if sys.stdin is not None else None
 
 
@@ -148,7 +149,7 @@ def read_policy(path: Path | None, preload: list[str] | None, limits: dict[str, 
         raise typer.BadParameter(str(error)) from None
 
 
-def _relay(cancel: threading.Event) -> Callable[[str, bytes], None]:
+def relay_output(cancel: threading.Event) -> Callable[[str, bytes], None]:
     """Passes output on; a reader that went away stops the guest."""
 
     def relay(stream: str, data: bytes) -> None:
@@ -168,7 +169,8 @@ def _exit_code(result: SandboxResult) -> int:
     return EXIT_CODES[result.stopped_by] if result.stopped_by else result.exit_code & 0xFF
 
 
-def _note_limits(result: SandboxResult, policy: ExecutionPolicy) -> None:
+def note_limits(result: SandboxResult, policy: ExecutionPolicy) -> None:
+    """Say on stderr what a limit stopped or cut."""
     stops = {
         "timeout": f"stopped after {policy.timeout_seconds} s; allow more with --timeout",
         "fuel": f"stopped after {policy.fuel_budget} instructions; allow more with --fuel",
