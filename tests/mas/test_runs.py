@@ -22,6 +22,7 @@ from mas.errors import (
     RunNotActive,
     RunNotFound,
     SessionIdTaken,
+    WorkspaceFailed,
 )
 from mas.runs import Runs
 
@@ -603,3 +604,23 @@ def test_the_files_of_a_run_leave_out_its_control_files(site, team, mode):
             site.runs.read_file(run.session_id, name)
     site.runs.delete_file(run.session_id, "notes", recursive=True)
     assert "notes/a.txt" not in site.runs.list_files(run.session_id)
+
+
+@pytest.mark.parametrize("mode", ["isolated", "legacy"])
+def test_sandboxed_code_sees_the_run_and_not_its_control_files(site, team, mode):
+    run = site.runs.create(team(mode=mode))
+    code = (
+        "import os\nprint([os.path.exists(name) for name in ('logs', '.session', 'config.json', '.Session')])"
+    )
+    with site.runs.sandbox(run.session_id) as sandbox:
+        result = sandbox.execute(code)
+    assert (result.stdout, result.stderr) == ("[True, False, False, False]\n", "")
+    assert result.metadata["session_id"] == run.session_id
+
+
+def test_a_run_whose_folder_is_gone_has_no_sandbox(site, team):
+    run = site.runs.create(team())
+    shutil.rmtree(run.working_dir)
+    with pytest.raises(WorkspaceFailed, match="the folder of this session is gone"):
+        site.runs.sandbox(run.session_id)
+    assert not Path(run.working_dir).exists()
