@@ -623,12 +623,23 @@ def test_pruning_is_exported_from_the_package():
 # Edge case: Corrupted Metadata
 @pytest.mark.parametrize(
     "content",
-    ["", "null", "[]", "{}", '{"updated_at": 5}', '{"updated_at": "yesterday"}', "\x00\x01", '{"a": ' * 500],
+    [
+        "",
+        "null",
+        "[]",
+        "{}",
+        '{"updated_at": 5}',
+        '{"updated_at": "yesterday"}',
+        "\x00\x01",
+        '{"a": ' * 50_000,
+    ],
 )
 def test_metadata_that_gives_no_date_protects_its_session(content):
     session_id = corrupt_session(content=content)
     result = prune_sessions(0)
     assert (result.deleted_sessions, result.skipped_sessions, result.errors) == ([], [session_id], {})
+    assert get_session_sandbox(session_id).execute("pass").success
+    assert Path("workspace", session_id, ".metadata.json").read_text() == content
 
 
 # Edge case: Concurrent Execution

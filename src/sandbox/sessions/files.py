@@ -132,7 +132,7 @@ def open_session(session_id: str, workspace_root: Root) -> Iterator[OpenSession]
     """The folder of a session that exists; FileNotFoundError where there is none."""
     folder = root_path(workspace_root) / check_session_id(session_id)
     with tree.closing_fd(_open_workspace(folder)) as fd:
-        host_only = metadata.read_host_only(fd, session_id)
+        host_only = metadata.read_host_only(fd)
         yield OpenSession(session_id, fd, host_only, HostOnlyNames(host_only))
 
 

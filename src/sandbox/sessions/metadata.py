@@ -111,13 +111,13 @@ def read(workspace_fd: int, session_id: str) -> SessionMetadata | None:
     return None if data is None else parse(data, session_id)
 
 
-def read_host_only(workspace_fd: int, session_id: str) -> tuple[str, ...]:
-    """The names that a session's metadata keeps from guests; none where it cannot be read."""
+def read_host_only(workspace_fd: int) -> tuple[str, ...]:
+    """The names that a session's metadata keeps from guests, also where the rest of it is corrupt."""
     try:
-        found = read(workspace_fd, session_id)
-    except (ValueError, OSError):
+        names = _salvage(_read_bytes(workspace_fd) or b"").get("host_only")
+    except OSError:
         return ()
-    return found.host_only if found else ()
+    return tuple(name for name in names if isinstance(name, str)) if isinstance(names, list) else ()
 
 
 def write_first(workspace_fd: int, found: SessionMetadata) -> None:
@@ -259,7 +259,7 @@ def _encode(fields: Mapping[str, Any]) -> bytes:
 def _salvage(data: bytes) -> dict[str, Any]:
     try:
         fields = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return fields if isinstance(fields, dict) else {}
 

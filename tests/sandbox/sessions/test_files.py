@@ -103,6 +103,15 @@ def test_names_that_the_metadata_keeps_for_the_host_are_refused_and_unlisted(tmp
     assert (folder / "config.json").read_text() == "secret"
 
 
+def test_metadata_that_gives_no_date_still_keeps_names_for_the_host(session, tmp_path):
+    (session / ".metadata.json").write_text('{"updated_at": 5, "host_only": ["config.json", 7]}')
+    (session / "config.json").write_text("secret")
+    with pytest.raises(InvalidSessionPath, match="kept for the host"):
+        read_session_file("s", "config.json", tmp_path)
+    box = get_session_sandbox("s", workspace_root=tmp_path)
+    assert box.execute("import os; print(os.listdir('.'))").stdout == "['user_code.py']\n"
+
+
 def test_what_is_missing_or_in_the_way_raises_what_the_system_would(session, tmp_path):
     (session / "folder").mkdir()
     (session / "file").write_text("x")
