@@ -98,7 +98,7 @@ def test_checkpoints_are_listed(command, session):
         (["checkpoint", "missing", "a"], 1, "there is no such session"),
         (["rollback", "{session}", "nothing"], 1, "has no checkpoint 'nothing'"),
         (["checkpoint", "{session}", "../up"], 1, "invalid checkpoint name '../up'"),
-        (["fork", "{session}", "-n", "0"], 2, "0 is not in the range"),
+        (["fork", "{session}", "-n", "0"], 2, "greater than or equal to 1"),
         (["rollback", "{session}"], 2, "Missing argument 'NAME'"),
         (["checkpoints", "../up"], 1, "invalid session id"),
     ],
