@@ -302,6 +302,7 @@ def test_a_session_that_died_behind_our_back_is_listed_and_recorded_as_stopped(s
 
 def test_a_run_whose_folder_is_gone_is_an_error(site, team):
     run = site.runs.create(team())
+    site.runs.stop(run.session_id)
     shutil.rmtree(run.working_dir)
     assert [entry.status for entry in site.runs.list().sessions] == ["error"]
 
@@ -620,6 +621,7 @@ def test_sandboxed_code_sees_the_run_and_not_its_control_files(site, team, mode)
 
 def test_a_run_whose_folder_is_gone_has_no_sandbox(site, team):
     run = site.runs.create(team())
+    site.runs.stop(run.session_id)
     shutil.rmtree(run.working_dir)
     with pytest.raises(WorkspaceFailed, match="the folder of this session is gone"):
         site.runs.sandbox(run.session_id)
