@@ -101,6 +101,7 @@ class Interpreter:
         self._workspace = workspace
         self._host_only = host_only
         self._call: Call | None = None
+        self._interrupted = False
         self._instance = image.start(
             metered=policy.fuel_budget is not None,
             memory_bytes=policy.memory_bytes,
@@ -135,6 +136,8 @@ class Interpreter:
         timeout = request.timeout_seconds or policy.timeout_seconds
         deadline = None if timeout is None else time.monotonic() + timeout
         call = self._call = Call(deadline=deadline, cancel=request.cancel)
+        if self._interrupted:
+            call.interrupt("cancelled")
         instance.set_fuel(policy.fuel_budget or 0)
         limits = DiskLimits(policy.disk_write_bytes, policy.workspace_max_bytes, policy.workspace_max_files)
         streams = request.stdin, stdout, stderr
@@ -200,7 +203,8 @@ class Interpreter:
         return Verdict(TRAP_EXIT_CODE, "trap", f"Trap: {ending.trap}")
 
     def interrupt(self) -> None:
-        """Stop the guest; called from another thread."""
+        """Stop the guest, or have it not start; called from another thread."""
+        self._interrupted = True
         if self._call is not None:
             watchdog.interrupt(self._call, "cancelled")
 

@@ -200,15 +200,19 @@ class PythonSandbox(BaseSandbox):
     def _run(self, request: Request, image: Image, cache: Cache | None) -> Outcome:
         """Run a request on a deep stack; the interpreter is cleared away when the caller has its outcome."""
         interpreters: list[Interpreter] = []
+        interrupted = threading.Event()
 
         def run() -> Outcome:
             interpreter = Interpreter(
                 image, self.policy, self._root, host_only=self._host_only, cache=cache, logger=self.logger
             )
             interpreters.append(interpreter)
+            if interrupted.is_set():
+                interpreter.interrupt()
             return interpreter.run(request)
 
         def interrupt() -> None:
+            interrupted.set()
             for interpreter in interpreters:
                 interpreter.interrupt()
 

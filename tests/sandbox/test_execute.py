@@ -793,12 +793,13 @@ def test_cancelling_one_async_execution_leaves_others_with_the_same_event_alone(
 
 def test_ctrl_c_in_the_waiting_thread_stops_the_code(tmp_path):
     program = f"""
-import sys, threading, _thread
-from sandbox import create_sandbox
-box = create_sandbox(workspace={str(tmp_path / "w")!r})
+import os, signal, threading
+from sandbox import ExecutionPolicy, create_sandbox
+policy = ExecutionPolicy(fuel_budget=None, timeout_seconds=None)
+box = create_sandbox(workspace={str(tmp_path / "w")!r}, policy=policy)
+interrupt = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
 try:
-    box.execute("print(1, flush=True)\\nwhile True: pass", timeout_seconds=600,
-                on_output=lambda *_: threading.Timer(0.2, _thread.interrupt_main).start())
+    box.execute("print(1)\\nwhile True: pass", on_output=lambda n, _: n == "stderr" or interrupt.start())
 except KeyboardInterrupt:
     print("interrupted")
 print(box.execute("print('next')").stdout)

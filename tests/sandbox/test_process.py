@@ -98,6 +98,27 @@ print(seen)
     assert run(tmp_path, program) == "('slept', None)\n['alarm', 'usr1']\n"
 
 
+def test_ctrl_c_at_any_moment_ends_the_wait_and_the_guest(tmp_path):
+    program = """
+import signal
+box = create_sandbox(workspace=sys.argv[1], policy=ExecutionPolicy(fuel_budget=None, timeout_seconds=None))
+box.execute("pass")
+def interrupt(seconds):
+    time.sleep(seconds)
+    os.kill(os.getpid(), signal.SIGINT)
+for number in range(120):
+    sender = threading.Thread(target=interrupt, args=(number % 60 * 0.0001,))
+    try:
+        sender.start()
+        box.execute("while True: pass")
+    except KeyboardInterrupt:
+        pass
+    sender.join()
+print(attempt())
+"""
+    assert run(tmp_path, program) == "('ran', None)\n"
+
+
 # ---- forks
 
 

@@ -128,6 +128,8 @@ class Instance:
         """Call an export and wait for its end; raises only what the host's own functions raised."""
         check_process()
         capi.set_epoch_deadline(self._context, 1)
+        if call.stopped_by is not None:  # asked to end when there was no deadline yet to be reached
+            capi.set_epoch_deadline(self._context, 0)
         watchdog.add(call)
         try:
             with call:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 STACK_BYTES = 64 << 20  # address space only; a guest may use 8 MiB, wasmtime and Python the rest
 MOST_IDLE = 32
+SIGNAL_POLL_SECONDS = 0.25  # how late a caller notices Ctrl-C at most
 
 Result = TypeVar("Result")
 
@@ -25,6 +26,8 @@ class Task(Generic[Result]):
     def __init__(self, function: Callable[[], Result]) -> None:
         self._function = function
         self._context = contextvars.copy_context()
+        self._claim = threading.Lock()  # whoever has it decides whether the function runs
+        self._finished = False
         self._done = threading.Lock()
         self._done.acquire()
         self._results: list[Result] = []
@@ -32,16 +35,28 @@ class Task(Generic[Result]):
 
     def run(self) -> None:
         """Run the function, on the worker."""
+        if not self._claim.acquire(blocking=False):
+            return
         try:
             self._results.append(self._context.run(self._function))
         except BaseException as error:  # noqa: BLE001 - handed to the caller
             self._error = error
         finally:
-            self._done.release()
+            self._finish()
+
+    def abandon(self) -> None:
+        """Have it not run, where it has not begun."""
+        if self._claim.acquire(blocking=False):
+            self._finish()
+
+    def _finish(self) -> None:
+        self._finished = True
+        self._done.release()
 
     def wait(self) -> None:
         """Wait for its end; may be interrupted, and called again."""
-        with self._done:
+        # A signal that another thread takes, or that comes just before the wait, does not end it.
+        while not self._finished and not self._done.acquire(timeout=SIGNAL_POLL_SECONDS):
             pass
 
     def result(self) -> Result:
@@ -85,12 +100,13 @@ def run(
     follows on the same thread, while the caller goes on with the result.
     """
     task = Task(function)
-    with _guard:
-        worker = _idle.pop() if _idle else None
-    (worker or _Worker()).give(task, afterwards)
     try:
+        with _guard:
+            worker = _idle.pop() if _idle else None
+        (worker or _Worker()).give(task, afterwards)
         task.wait()
     except BaseException:
+        task.abandon()
         interrupt()
         task.wait()
         raise
