@@ -57,16 +57,18 @@ class World:
         }
 
     def run(self, *words, check=True, stdin="", **env):
-        return subprocess.run(
+        result = subprocess.run(
             [str(word) for word in words],
             cwd=self.root,
             env=self.env | {name: str(value) for name, value in env.items()},
             input=stdin,
             capture_output=True,
             text=True,
-            check=check,
+            check=False,
             timeout=120,
         )
+        assert not check or result.returncode == 0, f"{words} ended with {result.returncode}: {result.stderr}"
+        return result
 
     def mas(self, *words, **options):
         return self.run(sys.executable, "-m", "mas", *words, **options)

@@ -143,7 +143,7 @@ def end_agents(place: Place, layout: Layout) -> None:
     processes.ask_to_stop(_supervisors(layout, panes))
     if session is not None:
         place.tmux.kill(session)
-    processes.end(processes.marked().get(layout.session_id, []))
+    processes.end(processes.marked(layout.root).get(layout.session_id, []))
 
 
 def remove_workspace(place: Place, layout: Layout) -> None:

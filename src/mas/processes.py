@@ -21,6 +21,7 @@ Process = tuple[int, int]
 
 MARK_NAME = "MAS_RUN_ID"
 MARK = f"{MARK_NAME}=".encode()
+ROOT_MARK = b"MAS_ROOT="
 STOP_SECONDS = (
     KILL_AFTER_SECONDS + 4.0
 )  # a supervisor kills after KILL_AFTER_SECONDS, and needs a moment to reap
@@ -38,11 +39,14 @@ def identify(pid: int) -> Process:
     return pid, start_time(pid)
 
 
-def marked() -> dict[str, list[Process]]:
-    """The processes of this user that carry the mark of a run in their environment, by session id."""
+def marked(root: Path) -> dict[str, list[Process]]:
+    """The processes of this user that carry the mark of a run of `root` in their environment, by session id.
+
+    A copied project has the same ids under another root; its processes are none of ours.
+    """
     found: dict[str, list[Process]] = {}
     for path in Path("/proc").iterdir():
-        if path.name.isdigit() and (session_id := _mark_of(path)):
+        if path.name.isdigit() and (session_id := _mark_of(path, root)):
             found.setdefault(session_id, []).append(identify(int(path.name)))
     return found
 
@@ -104,12 +108,14 @@ def _wait_for_end(process: Process, deadline: float) -> bool:
         os.close(descriptor)
 
 
-def _mark_of(path: Path) -> str | None:
+def _mark_of(path: Path, root: Path) -> str | None:
     try:
         if path.stat().st_uid != os.getuid():
             return None
         variables = (path / "environ").read_bytes().split(b"\0")
     except OSError:
+        return None
+    if ROOT_MARK + os.fsencode(root) not in variables:
         return None
     values = [value for value in variables if value.startswith(MARK)]
     return values[0].removeprefix(MARK).decode(errors="replace") if values else None

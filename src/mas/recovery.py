@@ -165,7 +165,7 @@ def _finish_dead_runs(place: Place) -> None:
     """Record what each run is, and end what dead ones left running."""
     entries, live = place.registry.entries(), place.live()
     record_statuses(place, {key: entry for key, entry in entries.items() if _is_outdated(place, entry, live)})
-    left = processes.marked() if entries else {}
+    left = processes.marked(place.root) if entries else {}
     for session_id in entries.keys() & left.keys() - live.keys():
         with _lock_run(place, entries[session_id]) as held:
             if held and session_id not in place.live():

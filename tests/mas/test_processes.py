@@ -60,12 +60,13 @@ def test_a_process_is_asked_before_it_is_killed(start):
     assert (polite.wait(10), deaf.wait(10)) == (-signal.SIGTERM, -signal.SIGKILL)
 
 
-def test_processes_are_found_by_the_mark_of_their_run(start):
-    mine, other = str(uuid.uuid4()), str(uuid.uuid4())
-    process = start(env={"MAS_RUN_ID": mine})
-    start(env={"MAS_RUN_ID": other, "MAS_SESSION_ID": mine})
-    start(env={"X": f"MAS_RUN_ID={mine}"})
-    assert processes.marked()[mine] == [processes.identify(process.pid)]
+def test_processes_are_found_by_the_mark_of_their_run_and_root(start, tmp_path):
+    mine, other, root = str(uuid.uuid4()), str(uuid.uuid4()), {"MAS_ROOT": str(tmp_path)}
+    process = start(env={"MAS_RUN_ID": mine, **root})
+    start(env={"MAS_RUN_ID": other, "MAS_SESSION_ID": mine, **root})
+    start(env={"X": f"MAS_RUN_ID={mine}", **root})
+    start(env={"MAS_RUN_ID": mine, "MAS_ROOT": str(tmp_path / "copy")})
+    assert processes.marked(tmp_path)[mine] == [processes.identify(process.pid)]
 
 
 def test_this_process_and_those_above_it_are_spared(start):

@@ -626,3 +626,12 @@ def test_a_run_whose_folder_is_gone_has_no_sandbox(site, team):
     with pytest.raises(WorkspaceFailed, match="the folder of this session is gone"):
         site.runs.sandbox(run.session_id)
     assert not Path(run.working_dir).exists()
+
+
+def test_stopping_a_run_leaves_the_run_of_the_same_id_in_another_root_alive(make_site, team):
+    one, copy = make_site("one"), make_site("copy")
+    run_id = str(uuid.uuid4())
+    for place in (one, copy):
+        place.runs.create(team(), session_id=run_id)
+    one.runs.stop(run_id)
+    assert {agent.alive for agent in copy.runs.show(run_id).agents} == {True}
