@@ -70,6 +70,8 @@ class Site:
     def close(self):
         self.tmux("kill-server")
         eventually(lambda: not self.processes(), "the end of every process of this root")
+        folder = Path(os.environ.get("TMUX_TMPDIR", "/tmp")) / f"tmux-{os.getuid()}"
+        (folder / self.socket).unlink(missing_ok=True)  # tmux leaves it behind
 
 
 def eventually(condition, what="the condition"):
