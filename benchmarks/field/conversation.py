@@ -6,16 +6,16 @@ import json
 import os
 import select
 import subprocess
-import tempfile
 import time
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self
+
+from sandbox.cache import cache_folder
 
 if TYPE_CHECKING:
     from field.contestants import Place
 
-
-LOG = Path(tempfile.gettempdir()) / "bench-peers.log"  # what workers say beside their answers
+LOG = "bench-peers.log"  # in the cache folder: what workers say beside their answers
+END_SECONDS = 20.0
 
 
 class Silent(Exception):
@@ -26,13 +26,15 @@ class Worker:
     """One contestant's process; a second one of the same kind is another process of its user."""
 
     def __init__(self, place: Place) -> None:
-        self._process = subprocess.Popen(
-            place.command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=LOG.open("ab"),
-            env={**os.environ, **place.environment},
-        )
+        cache_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+        with (cache_folder() / LOG).open("ab") as log:
+            self._process = subprocess.Popen(
+                place.command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, **place.environment},
+            )
 
     def ask(self, verb: str, *, within: float, **arguments: Any) -> dict[str, Any]:
         """One piece of work; Silent when it takes too long, and then it answers no more."""
@@ -60,20 +62,25 @@ class Worker:
 
     def close(self) -> None:
         """Let it end by itself; may be called twice."""
-        if self._process.stdin is not None and not self._process.stdin.closed:
-            try:
-                self._process.stdin.close()
-            except OSError:
-                pass
+        self._let_go(self._process.stdin)
         try:
-            self._process.wait(timeout=20)
+            self._process.wait(timeout=END_SECONDS)
         except subprocess.TimeoutExpired:
             self.kill()
+        self._let_go(self._process.stdout)
 
     def kill(self) -> None:
         """End it at once."""
         self._process.kill()
         self._process.wait()
+
+    @staticmethod
+    def _let_go(stream: IO[bytes] | None) -> None:
+        try:
+            if stream is not None:
+                stream.close()
+        except OSError:  # what was not sent yet finds nobody
+            pass
 
 
 def run_once(place: Place, code: str, *, environment: dict[str, str]) -> tuple[float, int, dict[str, Any]]:

@@ -137,6 +137,18 @@ def timed(work):
     return {"value": time.perf_counter() - started, "output": output}
 
 
+def output_of(sandbox):
+    """A function that executes code and gives its output; it raises where the code fails."""
+
+    def run(code):
+        result = sandbox.execute(code)
+        if not result.success:
+            raise RuntimeError(result.stderr[-300:])
+        return result.stdout
+
+    return run
+
+
 def call_until(run, code, end, done):
     while time.perf_counter() < end:
         run(code)

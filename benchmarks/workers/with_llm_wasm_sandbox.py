@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import ClassVar
 
-from serving import Cannot, Contestant, serve, timed
+from serving import Cannot, Contestant, output_of, serve, timed
 
 from sandbox import ExecutionPolicy, create_sandbox, prune_sessions
 
@@ -51,16 +51,6 @@ class LlmWasmSandbox(Contestant):
             return str(len(pruned.deleted_sessions))
 
         return made, prune_all
-
-
-def output_of(sandbox):
-    def run(code):
-        result = sandbox.execute(code)
-        if not result.success:
-            raise RuntimeError(result.stderr[-300:])
-        return result.stdout
-
-    return run
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """This project, through its public API, in sessions."""
 
-from serving import Contestant, serve, timed
+from serving import Contestant, output_of, serve, timed
 
 from sandbox import (
     ExecutionPolicy,
@@ -61,16 +61,6 @@ class SessionSandbox(Contestant):
             return str(len(pruned.deleted_sessions))
 
         return made, prune_all
-
-
-def output_of(sandbox):
-    def run(code):
-        result = sandbox.execute(code)
-        if not result.success:
-            raise RuntimeError(result.stderr[-300:])
-        return result.stdout
-
-    return run
 
 
 if __name__ == "__main__":
