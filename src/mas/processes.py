@@ -22,9 +22,7 @@ Process = tuple[int, int]
 MARK_NAME = "MAS_RUN_ID"
 MARK = f"{MARK_NAME}=".encode()
 ROOT_MARK = b"MAS_ROOT="
-STOP_SECONDS = (
-    KILL_AFTER_SECONDS + 4.0
-)  # a supervisor kills after KILL_AFTER_SECONDS, and needs a moment to reap
+STOP_SECONDS = KILL_AFTER_SECONDS + 4.0  # a supervisor kills by itself first, and needs a moment to reap
 POLL_SECONDS = 0.02
 
 

@@ -153,9 +153,7 @@ def test_six_panes_fit_into_a_window(server, tmp_path):
 
 
 def test_a_server_that_somebody_configured_otherwise_will_do(server, site, tmp_path):
-    (tmp_path / "own.conf").write_text(
-        "set -g base-index 3\nset -gw pane-base-index 5\n"
-    )
+    (tmp_path / "own.conf").write_text("set -g base-index 3\nset -gw pane-base-index 5\n")
     site.tmux("-f", str(tmp_path / "own.conf"), "new-session", "-d", "-s", "mine", *SLEEP)
     windows = [(name, [PaneStart(f"{name}{n}", tmp_path, SLEEP) for n in range(2)]) for name in ("1", "2")]
     server.start("mas-a", "r:1", windows, {})
