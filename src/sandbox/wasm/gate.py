@@ -268,7 +268,12 @@ class Gate(OpenFiles):
 
     def _allows_node(self, at: Descriptor | None) -> bool:
         mount = at.mount if at else None
-        return mount is None or self._quota.allows(size=0, nodes=1, in_workspace=mount.journaled)
+        if mount is None:
+            return True
+        if self.journal.is_full:
+            self._quota.exceeded = True
+            return False
+        return self._quota.allows(size=0, nodes=1, in_workspace=mount.journaled)
 
     def _glance(self, at: Descriptor | None, name: bytes, *asked: int) -> Found | None:
         """What is at a path that is to be opened, or None for nothing.

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 CODE_FILE = "user_code.py"  # the code that runs; in no list
+MOST_NAME_BYTES = 64 << 20  # of the names that the host keeps for one execution
 
 
 @dataclass(slots=True)
@@ -23,15 +24,22 @@ class Journal:
 
     def __init__(self) -> None:
         self._files: dict[str, _File] = {}
+        self._name_bytes = 0
 
     def __len__(self) -> int:
         return len(self._files)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more new files can be told; a guest must not fill the host's memory with names."""
+        return self._name_bytes > MOST_NAME_BYTES
 
     def wrote(self, path: str, *, existed: bool = True) -> None:
         """Content of a file was written; `existed` says whether it was there at its first mention."""
         file = self._files.get(path)
         if file is None:
             file = self._files[path] = _File(existed=existed, exists=True)
+            self._name_bytes += len(path)
         file.exists = file.written = True
 
     def removed(self, path: str) -> None:
@@ -43,6 +51,7 @@ class Journal:
             file.exists = file.written = False
         else:
             del self._files[path]
+            self._name_bytes -= len(path)
 
     def moved(self, source: str, target: str, *, replaced: bool) -> None:
         """A file has another name; `replaced` says whether one was there before."""

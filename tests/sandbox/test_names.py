@@ -1,0 +1,48 @@
+"""Which names are the host's alone."""
+
+from __future__ import annotations
+
+import string
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sandbox.wasm.names import HOST_ONLY_PREFIX, HostOnlyNames
+
+HIDDEN = HostOnlyNames((".session", "config.json"))
+CASES = st.lists(st.booleans(), min_size=14, max_size=14)
+
+
+@given(
+    upper=CASES,
+    rest=st.text(string.ascii_letters + ".~- é", max_size=5),
+    folders=st.lists(st.sampled_from(["a", ".", "..", ""])),
+)
+def test_the_name_is_hidden_in_any_case_at_any_depth_with_anything_behind_it(upper, rest, folders):
+    name = "".join(c.upper() if up else c for c, up in zip(HOST_ONLY_PREFIX, upper, strict=True))
+    path = "/".join([*folders, name + rest])
+    assert HIDDEN.hide(path.encode())
+    assert HIDDEN.hide(f"{path}/below".encode())
+    assert HIDDEN.may_hide(path.encode(), cut_off=False)
+
+
+@given(st.integers(1, 14))
+def test_a_part_of_the_name_could_become_it(length):
+    assert HIDDEN.begin_with(HOST_ONLY_PREFIX[:length].upper())
+
+
+@given(st.text("abcdefgh./-_ 0123", max_size=30))
+def test_other_names_are_free(path):
+    assert not HIDDEN.hide(path.encode())
+
+
+def test_further_names_are_hidden_whole_and_only_whole():
+    assert HIDDEN.hide(b"sub/CONFIG.json")
+    assert HIDDEN.hide(b".Session")
+    assert not HIDDEN.hide(b"config.json.bak")
+    assert not HIDDEN.hide(b"my.session")
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes_get_an_answer(path):
+    assert HIDDEN.hide(path) in (True, False)
