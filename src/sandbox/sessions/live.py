@@ -190,7 +190,8 @@ class LiveSession:
             if self._interpreter is not None:
                 if save_within > 0:
                     self._capture(save_within)
-                self._interpreter.rest()
+                else:
+                    self._interpreter.rest()
         finally:
             self._end_turn()
 
@@ -238,6 +239,19 @@ class LiveSession:
         self.try_to_save()
         if settled:
             self._turn.release()
+
+    def save_and_rest(self) -> None:
+        """Write what is ahead of disk, and hold no folder open until the next turn.
+
+        Not right after a turn, because another one often follows at once.
+        """
+        self.try_to_save()
+        if self._turn.acquire(blocking=False):
+            try:
+                if self._interpreter is not None:
+                    self._interpreter.rest()
+            finally:
+                self._turn.release()
 
     def try_to_save(self) -> bool:
         """Write what is ahead of disk, beside a turn that may run; False, and a log entry, where it fails."""

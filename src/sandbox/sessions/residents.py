@@ -72,7 +72,7 @@ class LiveSessions:
     def settled(self, session: LiveSession) -> None:
         """A turn is over: have it saved when it is due, and keep to the bounds."""
         if self._note(session, used=True):
-            session.try_to_save()
+            session.save_and_rest()
             self.note(session)
         self._make_room()
 
@@ -147,7 +147,7 @@ class LiveSessions:
         while True:
             session = self._next_due()
             if session.due <= time.monotonic():  # else it was saved, or put off, meanwhile
-                session.try_to_save()
+                session.save_and_rest()
             self.note(session)
             del session
 
