@@ -59,7 +59,7 @@ LAYERS = {
     ],
 }
 # Each outside thing has one place that touches it.
-OWNERS = {"wasmtime": "sandbox.wasm", "libtmux": "mas.tmux", "fastapi": "mas.service", "uvicorn": "mas"}
+OWNERS = {"wasmtime": "sandbox.wasm", "fastapi": "mas.service", "uvicorn": "mas"}
 
 MODULES = sorted((ROOT / "src").rglob("*.py"))
 

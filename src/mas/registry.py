@@ -18,6 +18,7 @@ from mas.config import Mode
 from mas.errors import WorkspaceFailed
 from mas.locks import lock_file
 from mas.workspace import Layout
+from sandbox.sessions import hold_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -160,6 +161,15 @@ class Registry:
         }
         text = "".join(f"{name}={shlex.quote(value)}\n" for name, value in facts.items())
         _replace((folder or layout.folder) / ".session", text, self.scratch, durable=False)
+        if folder is None:
+            self._hold(layout, held=status == "active")
+
+    def _hold(self, layout: Layout, *, held: bool) -> None:
+        """Keep the folder of a team that runs from being pruned as a session that nobody executes in."""
+        try:
+            hold_session(layout.session_id, layout.sandbox_root, held=held)
+        except (OSError, ValueError) as error:
+            self.logger.warning("run.not_held", session_id=layout.session_id, error=str(error))
 
     def read_session_file(self, folder: Path) -> dict[str, str] | None:
         """The assignments of a .session file, read and never run; None when there is no readable one."""

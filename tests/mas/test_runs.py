@@ -25,6 +25,7 @@ from mas.errors import (
     WorkspaceFailed,
 )
 from mas.runs import Runs
+from sandbox.sessions import prune_sessions
 
 TIMESTAMP = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 GIVEN_ID = "550e8400-e29b-41d4-a716-446655440000"
@@ -635,3 +636,11 @@ def test_stopping_a_run_leaves_the_run_of_the_same_id_in_another_root_alive(make
         place.runs.create(team(), session_id=run_id)
     one.runs.stop(run_id)
     assert {agent.alive for agent in copy.runs.show(run_id).agents} == {True}
+
+
+def test_a_team_that_runs_is_not_pruned_and_one_that_stopped_is(site, team):
+    running, stopped = site.runs.create(team()), site.runs.create(team())
+    site.runs.stop(stopped.session_id)
+    result = prune_sessions(0, site.sessions)
+    assert result.deleted_sessions == [stopped.session_id]
+    assert site.folders() == [running.session_id]

@@ -33,6 +33,7 @@ __all__ = [
     "create_session_sandbox",
     "delete_session_workspace",
     "get_session_sandbox",
+    "hold_session",
     "make_session",
     "read_session_metadata",
     "repair_session_metadata",
@@ -216,6 +217,15 @@ def delete_session_workspace(
         return
     live_sessions.forget(root.absolute(), session_id)
     (logger or SandboxLogger()).info("session.deleted", session_id=session_id)
+
+
+def hold_session(session_id: str, workspace_root: Root = None, *, held: bool = True) -> None:
+    """Keep a session from being pruned or archived until it is let go, across processes and crashes.
+
+    For programs that use its folder between executions. Nothing happens where it has no metadata.
+    """
+    with open_session(session_id, workspace_root) as session:
+        metadata.update(session.fd, session_id, {"held": held})
 
 
 def read_session_metadata(session_id: str, workspace_root: Root = None) -> metadata.SessionMetadata | None:

@@ -57,6 +57,7 @@ class Found:
     created_at: datetime = _UNKNOWN_TIME
     updated_at: datetime = _UNKNOWN_TIME
     stamp: Stamp | None = None
+    held: bool = False
 
 
 def list_sessions(
@@ -99,7 +100,7 @@ def examine(session_id: str, root_fd: int) -> Found:
     except ValueError:
         return Found(session_id, "corrupted_metadata")
     created, updated = map(metadata.parse_timestamp, (known.created_at, known.updated_at))
-    return Found(session_id, None, created, updated, stamp)
+    return Found(session_id, None, created, updated, stamp, known.held)
 
 
 def measure_session(session_id: str, root_fd: int, fd: int) -> int:
@@ -159,7 +160,7 @@ def _look_at(found: Found, root_fd: int, *, sizes: bool) -> tuple[SessionState, 
         return state, None
     try:
         with tree.closing_fd(tree.open_folder(found.session_id, root_fd)) as fd:
-            if found.problem is None and not locks.is_free(fd):
+            if found.problem is None and (found.held or not locks.is_free(fd)):
                 state = "in_use"
             return state, measure_session(found.session_id, root_fd, fd) if sizes else None
     except FileNotFoundError:

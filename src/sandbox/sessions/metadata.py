@@ -52,6 +52,7 @@ class SessionMetadata(BaseModel):
     version: int = SCHEMA_VERSION
     host_only: tuple[str, ...] = ()
     stateful: bool = False
+    held: bool = False  # kept from pruning by something that uses it besides executions
 
     @field_validator("created_at", "updated_at")
     @classmethod
@@ -62,7 +63,7 @@ class SessionMetadata(BaseModel):
     def as_json(self) -> dict[str, Any]:
         """The fields as they are stored; those of special sessions only where they say something."""
         fields = self.model_dump(mode="json")
-        for name in ("host_only", "stateful"):
+        for name in ("host_only", "stateful", "held"):
             if not fields[name]:
                 del fields[name]
         return fields

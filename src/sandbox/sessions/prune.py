@@ -248,6 +248,9 @@ class _Prune:
     def _take(self, found: Found, reason: str, removals: _Removals) -> int | None:
         """The bytes that go with the session; None where it stays."""
         session_id = found.session_id
+        if found.held:
+            self._skip(session_id, "in_use")
+            return None
         try:
             fd = locks.try_exclusive(session_id, self.root_fd)
         except FileNotFoundError:

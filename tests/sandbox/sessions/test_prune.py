@@ -13,7 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandbox.sessions import PruneResult, RetentionPolicy, make_session, prune_sessions
+from sandbox.sessions import (
+    PruneResult,
+    RetentionPolicy,
+    hold_session,
+    list_sessions,
+    make_session,
+    prune_sessions,
+)
 from sandbox.sessions.layout import is_canonical_uuid
 from sandbox.sessions.locks import using
 from sandbox.sessions.prune import format_bytes
@@ -204,3 +211,12 @@ def assert_deleted_and_nothing_else(root, before, real):
     assert gone == set(real.deleted_sessions)
     assert all(is_canonical_uuid(name) for name in gone)
     assert not any(name.startswith((".tmp-", ".trash-")) for name in os.listdir(root))
+
+
+def test_a_session_that_is_held_stays_until_it_is_let_go(tmp_path, aged_session):
+    session_id = aged_session(48)
+    hold_session(session_id, tmp_path)
+    assert prune_sessions(0, tmp_path).deleted_sessions == []
+    assert [info.state for info in list_sessions(tmp_path)] == ["in_use"]
+    hold_session(session_id, tmp_path, held=False)
+    assert prune_sessions(0, tmp_path).deleted_sessions == [session_id]
