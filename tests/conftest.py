@@ -114,6 +114,7 @@ class World:
         for entry in self.runs().list(status="active").sessions:
             self.runs().stop(entry.session_id)
         self.tmux("kill-server")
+        Path(f"/tmp/tmux-{os.getuid()}", self.socket).unlink(missing_ok=True)  # tmux leaves it behind
 
 
 def _is_of(note, pid):
