@@ -73,6 +73,7 @@ def place(root: Path):
         yield Runs(settings), env
     finally:
         subprocess.run([tmux, "-L", settings.tmux_socket, "kill-server"], capture_output=True, check=False)
+        Path(f"/tmp/tmux-{os.getuid()}", settings.tmux_socket).unlink(missing_ok=True)
 
 
 @contextmanager
