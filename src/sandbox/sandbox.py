@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypedDict, Unpack
 
 from sandbox.cache import Cache, open_cache
 from sandbox.errors import SandboxClosed, WorkspaceUnusable
@@ -57,6 +57,16 @@ class _EitherEvent(threading.Event):
         return super().is_set() or (self._other is not None and self._other.is_set())
 
 
+class ExecuteOptions(TypedDict, total=False):
+    """What an execution can be given besides its code."""
+
+    stdin: str | bytes | BinaryIO | None
+    args: Sequence[str]
+    timeout_seconds: float | None  # in the place of the policy's
+    on_output: OutputCallback | None  # hears of output as it comes: the stream's name, and bytes
+    cancel: threading.Event | None  # stops the guest when it is set
+
+
 class BaseSandbox(ABC):
     """Runs code in one workspace; one sandbox may be used from many threads at once."""
 
@@ -66,22 +76,14 @@ class BaseSandbox(ABC):
     session_id: str | None
 
     @abstractmethod
-    def execute(
-        self,
-        code: str,
-        *,
-        stdin: str | bytes | BinaryIO | None = None,
-        args: Sequence[str] = (),
-        timeout_seconds: float | None = None,
-        on_output: OutputCallback | None = None,
-        cancel: threading.Event | None = None,
-    ) -> SandboxResult:
+    def execute(self, code: str, **options: Unpack[ExecuteOptions]) -> SandboxResult:
         """Run `code` in a fresh interpreter and wait for its end."""
 
-    async def execute_async(self, code: str, **options: Any) -> SandboxResult:
+    async def execute_async(self, code: str, **options: Unpack[ExecuteOptions]) -> SandboxResult:
         """`execute` beside an event loop; cancelling the task stops the guest."""
-        cancel = _EitherEvent(options.pop("cancel", None))
-        running = asyncio.to_thread(self.execute, code, cancel=cancel, **options)
+        cancel = _EitherEvent(options.get("cancel"))
+        options["cancel"] = cancel
+        running = asyncio.to_thread(self.execute, code, **options)
         task = asyncio.ensure_future(running)
         try:
             return await asyncio.shield(task)
@@ -139,26 +141,9 @@ class PythonSandbox(BaseSandbox):
         """Fetch, compile and prepare what the first execution would; done once per machine."""
         return self._prepare()[0]
 
-    def execute(
-        self,
-        code: str,
-        *,
-        stdin: str | bytes | BinaryIO | None = None,
-        args: Sequence[str] = (),
-        timeout_seconds: float | None = None,
-        on_output: OutputCallback | None = None,
-        cancel: threading.Event | None = None,
-    ) -> SandboxResult:
+    def execute(self, code: str, **options: Unpack[ExecuteOptions]) -> SandboxResult:
         """Run `code` in a fresh interpreter and wait for its end."""
-        request = Request(
-            _encode(code),
-            _input(stdin),
-            _arguments(args),
-            _timeout(timeout_seconds),
-            on_output,
-            cancel,
-            self._job_kind,
-        )
+        request = _request(code, self._job_kind, **options)
         image, cache = self._prepare()
         self._check_workspace()
         self._keep_code(request.code)
@@ -353,6 +338,21 @@ def _why_unusable(root: str) -> str:
     if not os.path.isdir(root):
         return "it is a file; name a folder"
     return "it must be readable and writable"
+
+
+def _request(
+    code: str,
+    kind: str,
+    *,
+    stdin: str | bytes | BinaryIO | None = None,
+    args: Sequence[str] = (),
+    timeout_seconds: float | None = None,
+    on_output: OutputCallback | None = None,
+    cancel: threading.Event | None = None,
+) -> Request:
+    return Request(
+        _encode(code), _input(stdin), _arguments(args), _timeout(timeout_seconds), on_output, cancel, kind
+    )
 
 
 def _encode(code: str) -> bytes:

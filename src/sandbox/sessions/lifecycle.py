@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, Unpack
 
 from sandbox.errors import NotStateful, SandboxClosed, WorkspaceUnusable
 from sandbox.events import SandboxLogger
@@ -17,13 +17,12 @@ from sandbox.sessions.residents import live_sessions
 from sandbox.sessions.stateful import StatefulPythonSandbox
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from sandbox.policy import ExecutionPolicy
     from sandbox.result import SandboxResult
-    from sandbox.sandbox import OutputCallback
+    from sandbox.sandbox import ExecuteOptions
     from sandbox.sessions.checkpoints import Checkpoint
     from sandbox.sessions.files import Root
     from sandbox.sessions.live import LiveSession
@@ -61,30 +60,14 @@ class SessionSandbox(BaseSandbox):
         """Whether variables persist from one execution to the next."""
         return isinstance(self._inner, StatefulPythonSandbox)
 
-    def execute(
-        self,
-        code: str,
-        *,
-        stdin: str | bytes | BinaryIO | None = None,
-        args: Sequence[str] = (),
-        timeout_seconds: float | None = None,
-        on_output: OutputCallback | None = None,
-        cancel: threading.Event | None = None,
-    ) -> SandboxResult:
+    def execute(self, code: str, **options: Unpack[ExecuteOptions]) -> SandboxResult:
         """Run `code` and wait for its end; the session cannot be deleted meanwhile.
 
         The interpreter is fresh, or the session's own where it is stateful; its turns run one
         after the other.
         """
         with self._using(exclusive=self.is_stateful) as fd:
-            result = self._inner.execute(
-                code,
-                stdin=stdin,
-                args=args,
-                timeout_seconds=timeout_seconds,
-                on_output=on_output,
-                cancel=cancel,
-            )
+            result = self._inner.execute(code, **options)
             metadata.refresh(fd, self.session_id, self.logger)
         return result
 
