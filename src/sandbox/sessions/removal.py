@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sandbox import tree
 from sandbox.sessions import locks
-from sandbox.sessions.layout import STATE_FOLDER, is_passing, outgoing_name
+from sandbox.sessions.layout import IMAGES_FOLDER, STATE_FOLDER, is_passing, outgoing_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # Leftovers are locked while they are removed; so many descriptors at a time.
 SWEEP_BATCH = 64
+YOUNGEST_UNUSED_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,22 @@ def sweep(root_fd: int) -> int:
     with _state_folder(root_fd) as states_fd:
         if states_fd is not None:
             swept += _sweep_orphans(root_fd, states_fd) + _sweep_passing(states_fd)
+            _sweep_images(states_fd)
     return swept
+
+
+def _sweep_images(states_fd: int) -> None:
+    """Remove the images that no saved state links to any more."""
+    try:
+        images_fd = tree.open_folder(IMAGES_FOLDER, states_fd)
+    except FileNotFoundError:
+        return
+    with tree.closing_fd(images_fd), os.scandir(images_fd) as entries:
+        for entry in entries:
+            info = entry.stat(follow_symlinks=False)
+            # A young one may be about to be linked to.
+            if info.st_nlink == 1 and time.time() - info.st_mtime > YOUNGEST_UNUSED_SECONDS:
+                os.unlink(entry.name, dir_fd=images_fd)
 
 
 def _sweep_passing(parent_fd: int) -> int:

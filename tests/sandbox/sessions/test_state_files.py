@@ -13,7 +13,15 @@ import sys
 import pytest
 
 from sandbox import ExecutionPolicy, PolicyValidationError, StateUnusable
-from sandbox.sessions import archive_session, archive_sessions, restore_session, saved, statefolder
+from sandbox.sessions import (
+    archive_session,
+    archive_sessions,
+    delete_session_workspace,
+    prune_sessions,
+    restore_session,
+    saved,
+    statefolder,
+)
 
 REMEDY = "open the session with fresh_interpreter=True to keep its files and start anew"
 
@@ -271,6 +279,22 @@ def test_sessions_share_one_image_on_disk(stateful):
         box.execute("x = 1")
     images = list((stateful.root / ".state" / ".images").iterdir())
     assert [image.stat().st_nlink for image in images] == [4]
+
+
+def test_an_image_that_no_session_needs_is_swept(stateful):
+    boxes = [stateful.new(save_within_seconds=0) for _ in range(2)]
+    for box in boxes:
+        box.execute("x = 1")
+    (image,) = (stateful.root / ".state" / ".images").iterdir()
+    for box, left in zip(boxes, (True, False), strict=True):
+        delete_session_workspace(box.session_id, stateful.root)
+        os.utime(image, (0, 0))
+        prune_sessions(workspace_root=stateful.root)
+        assert image.exists() is left
+    fresh = stateful.new(save_within_seconds=0)
+    assert fresh.execute("x = 1").state == "saved"
+    prune_sessions(workspace_root=stateful.root)  # too young to go
+    assert image.exists()
 
 
 def test_an_archive_carries_the_last_turn_along_though_it_was_not_saved(stateful, tmp_path):
