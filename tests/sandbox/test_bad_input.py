@@ -146,7 +146,9 @@ def test_a_workspace_that_became_a_file_is_refused(box):
     box.workspace.unlink()
 
 
-def test_a_workspace_that_vanishes_while_the_code_runs_is_the_codes_affair(box):
+@pytest.mark.parametrize("quota", [None, 1 << 30])
+def test_a_workspace_that_vanishes_while_the_code_runs_is_the_codes_affair(make_box, quota):
+    box = make_box(workspace_max_bytes=quota)
     result = box.execute(
         "print('go')\nimport time\nfor _ in range(500):\n    time.sleep(0.01)\n    open('x', 'w').close()",
         on_output=lambda *_: shutil.rmtree(box.workspace, ignore_errors=True),

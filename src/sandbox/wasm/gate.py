@@ -261,9 +261,12 @@ class Gate(OpenFiles):
 
     def _leads_to_hidden(self, at: Descriptor | None, name: bytes, *, follow: bool) -> bool:
         """Whether a link that the host left in the folder leads to a hidden name; guests cannot make one."""
-        if at is None or not (follow or b"/" in name):
+        if at is None or at.mount is None or not (follow or b"/" in name):
             return False
-        place = self._place(at, name, follow=follow)
+        try:
+            place = self._places_of(at.mount).find(at.path, name, follow=follow)
+        except OSError:  # a link on the way is being replaced: better not there than not checked
+            raise Refusal(abi.ENOENT) from None
         return place is not None and self._host_only.hide(place.encode())
 
     def _allows_node(self, at: Descriptor | None) -> bool:
@@ -298,12 +301,17 @@ class Gate(OpenFiles):
         return one is not None and other is not None and one.mount is not other.mount
 
     def _place(self, at: Descriptor, name: bytes, *, follow: bool = False) -> str | None:
-        if at.mount is None:
+        """Where a name lies, for the report; None where that cannot be told."""
+        try:
+            return None if at.mount is None else self._places_of(at.mount).find(at.path, name, follow=follow)
+        except OSError:
             return None
-        places = self._places.get(at.mount.host_path)
+
+    def _places_of(self, mount: Mount) -> Places:
+        places = self._places.get(mount.host_path)
         if places is None:
-            places = self._places[at.mount.host_path] = Places(at.mount.host_path)
-        return places.find(at.path, name, follow=follow)
+            places = self._places[mount.host_path] = Places(mount.host_path)
+        return places
 
     def _forget(self) -> None:
         for places in self._places.values():
@@ -336,7 +344,7 @@ class Gate(OpenFiles):
                 held.path = None if new is None else new + held.path[len(old) :]
 
     def _moved_folder(self, mount: Mount, old: str, new: str) -> None:
-        for inside in self._places[mount.host_path].files_below(new, self._call.check):
+        for inside in self._places_of(mount).files_below(new, self._call.check):
             if not self._host_only.hide(inside.encode()):
                 self.journal.moved(f"{old}/{inside}", f"{new}/{inside}", replaced=False)
 

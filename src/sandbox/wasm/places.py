@@ -29,7 +29,10 @@ class Places:
         self._parents.clear()
 
     def find(self, folder: str | None, name: bytes, *, follow: bool = False) -> str | None:
-        """The path, from the root, of a name in an open folder; None outside and where it is too long."""
+        """The path, from the root, of a name in an open folder; None outside and where it is too long.
+
+        OSError where a link on the way vanishes meanwhile.
+        """
         if folder is None or len(folder) + len(name) > LONGEST_PATH:
             return None
         path = posixpath.join(folder, name.decode("utf-8", "replace")).strip("/")

@@ -38,7 +38,10 @@ class Usage:
 def measure(root: str, keep_going: Callable[[], object] = lambda: None) -> Usage:
     """Add up a folder without following links; `keep_going` may raise to give up."""
     usage = Usage()
-    top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return usage  # gone meanwhile
     pending: _Pending = [(top, None), (top, ".")]
     try:
         while pending:
