@@ -167,11 +167,11 @@ def hold(root: Path, most: int, what: str, code: str) -> tuple[list[Figure], lis
             boxes.append(new_session(root, PANDAS))
             check(boxes[-1].execute(code))
             most_open = max(most_open, descriptors())
+        settle_all(boxes)
         asked = boxes[-20:] * (60 // min(20, count))
         turns = [timed(partial(ask_again, box, code)) for box in asked]
         figures += medians(f"a turn with {count} live sessions, {what}", "ms", {"sandbox": turns})
-    for box in boxes:
-        settle(box)
+    settle_all(boxes)
     each = (private_bytes() - before) / (len(boxes) - 1) / 1e6
     maps = len(Path("/proc/self/maps").read_text().splitlines())
     answered = sum(box.execute(code).success for box in boxes)
@@ -223,6 +223,11 @@ def settle(box: SessionSandbox) -> None:
     wait_for_end(box)
     while live_of(box).is_ahead:
         time.sleep(0.002)
+
+
+def settle_all(boxes: list[SessionSandbox]) -> None:
+    for box in boxes:
+        settle(box)
 
 
 @contextmanager
