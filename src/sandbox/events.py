@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
+from functools import cached_property
 from typing import Any, Protocol
-
-import structlog
 
 __all__ = ["SandboxLogger"]
 
@@ -29,7 +28,10 @@ class _DefaultLogger:
         self._target = logging.getLogger("sandbox")
         if not self._target.handlers:  # without any, Python itself prints warnings to stderr
             self._target.addHandler(logging.NullHandler())
-        self._events = _rendering_to(self._target)
+
+    @cached_property
+    def _events(self) -> StructuredLogger:
+        return _rendering_to(self._target)
 
     def debug(self, event: str, **fields: Any) -> None:
         if self._target.isEnabledFor(logging.DEBUG):
@@ -49,6 +51,8 @@ class _DefaultLogger:
 
 
 def _rendering_to(target: logging.Logger) -> StructuredLogger:
+    import structlog  # a quarter of the time that importing this package takes, and rarely needed
+
     # Wrapped by hand: structlog.configure() would change the host's global configuration.
     logger: StructuredLogger = structlog.wrap_logger(
         target,
