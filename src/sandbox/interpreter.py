@@ -32,6 +32,7 @@ OutputCallback = Callable[[str, bytes], object]
 TRAP_EXIT_CODE = 134  # as a shell reports a process that aborted
 MOST_EXIT_CODE = 255
 LIMIT_EXIT_CODE = 137  # as a shell reports a process that was killed
+MOST_VALUE_CHARACTERS = 10_003  # what the driver leaves of a value, unless the code changed the driver
 # A guest that dies this close to its memory limit died of it.
 NEAR_LIMIT_BYTES = 16 << 20
 
@@ -183,7 +184,7 @@ class Interpreter:
         if len(report) < REPORT.size:
             return Verdict(1)
         exit_code, flags = REPORT.unpack_from(report)
-        text = report[REPORT.size :].decode("utf-8", "replace")
+        text = report[REPORT.size :].decode("utf-8", "replace")[:MOST_VALUE_CHARACTERS]
         stopped_by: StoppedBy | None = "memory" if flags & OUT_OF_MEMORY else None
         return Verdict(exit_code, stopped_by, value=text if flags & HAS_VALUE else None)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -378,3 +380,25 @@ def test_opening_many_sessions_from_many_threads_gives_each_its_own(stateful):
     for thread in threads:
         thread.join()
     assert values == {number: str(number) for number in range(8)}
+
+
+def test_many_threads_under_pressure_lose_no_turn(stateful, bounds):
+    bounds.most = 3
+    boxes = [stateful.new(save_within_seconds=0.05) for _ in range(6)]
+    for box in boxes:
+        box.execute("n = 0")
+
+    def work(seed):
+        draw = random.Random(seed)
+        for _ in range(25):
+            box = draw.choice(boxes)
+            act = draw.random()
+            if act < 0.1:
+                box.hibernate()
+            elif act < 0.15:
+                box.checkpoint(f"c{seed}", files=False)
+            assert box.execute("n += 1").exit_code == 0
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(work, range(6)))
+    assert sum(int(box.execute("n").value) for box in boxes) == 6 * 25

@@ -121,6 +121,12 @@ def test_a_value_is_bounded(stateful):
     assert value == "'" + "x" * 9_999 + "..."
 
 
+def test_a_value_is_bounded_whatever_the_code_does_to_the_driver(stateful):
+    box = stateful.new()
+    box.execute("import _sandbox_driver\n_sandbox_driver.MOST_VALUE_CHARACTERS = 10**9")
+    assert len(box.execute("'x' * 500_000").value) == 10_003
+
+
 def test_underscore_is_the_last_value(stateful):
     box = stateful.new()
     box.execute("6 * 7")
