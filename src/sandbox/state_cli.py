@@ -21,7 +21,7 @@ from sandbox.session_cli import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from sandbox import SessionSandbox
+    from sandbox import Checkpoint, SessionSandbox
 
 __all__ = ["session_app"]
 
@@ -64,9 +64,7 @@ def checkpoint(
     if as_json:
         print_json(dataclasses.asdict(kept))
     else:
-        typer.echo(
-            f"{kept.name}: {_described(has_interpreter=kept.has_interpreter, has_files=kept.has_files)}"
-        )
+        typer.echo(f"{kept.name}: {_held(kept)}")
 
 
 @session_app.command()
@@ -77,10 +75,7 @@ def checkpoints(session_id: SessionId, *, root: Root = DEFAULT_ROOT, as_json: As
     if as_json:
         print_json([dataclasses.asdict(one) for one in found])
         return
-    rows = [
-        [one.name, one.created_at, _described(has_interpreter=one.has_interpreter, has_files=one.has_files)]
-        for one in found
-    ]
+    rows = [[one.name, one.created_at, _held(one)] for one in found]
     print_table(["checkpoint", "taken", "holds"], rows)
 
 
@@ -109,6 +104,6 @@ def _open(session_id: str, root: Path) -> SessionSandbox:
     return get_session_sandbox(session_id, workspace_root=root)
 
 
-def _described(*, has_interpreter: bool, has_files: bool) -> str:
-    held = [what for what, there in (("interpreter", has_interpreter), ("files", has_files)) if there]
+def _held(kept: Checkpoint) -> str:
+    held = ["interpreter"] * kept.has_interpreter + ["files"] * kept.has_files
     return " and ".join(held) or "nothing"

@@ -57,6 +57,16 @@ class Stateful:
             text=True,
         )
 
+    def process_ahead(self, session_id, code, *, save_within=0.5, then=""):
+        """Another process, which has just taken a turn that is in its memory alone and waits for stdin."""
+        process = self.process(
+            session_id,
+            f"box = get_session_sandbox(session_id, workspace_root=root, save_within_seconds={save_within})\n"
+            f"print(box.execute({code!r}).state, flush=True)\nsys.stdin.readline()\n{then}",
+        )
+        assert process.stdout.readline() == "live\n"
+        return process
+
     def run(self, session_id, code):
         output, _ = (process := self.process(session_id, code)).communicate(timeout=120)
         assert process.returncode == 0

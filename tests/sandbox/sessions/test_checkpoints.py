@@ -119,15 +119,7 @@ def test_a_checkpoint_has_the_turns_that_were_not_saved_yet(stateful, box):
 
 def test_a_checkpoint_waits_for_the_unsaved_turn_of_another_process(stateful, box):
     box.hibernate()
-    process = stateful.process(
-        box.session_id,
-        """
-box = get_session_sandbox(session_id, workspace_root=root, save_within_seconds=0.5)
-print(box.execute("x = 'theirs'").state, flush=True)
-sys.stdin.read()
-""",
-    )
-    assert process.stdout.readline() == "live\n"
+    process = stateful.process_ahead(box.session_id, "x = 'theirs'")
     box.checkpoint("now")
     process.communicate()
     box.execute("x = 'mine'")
@@ -138,16 +130,8 @@ sys.stdin.read()
 def test_going_back_is_not_undone_by_the_unsaved_turn_of_another_process(stateful, box):
     box.checkpoint("first")
     box.hibernate()
-    process = stateful.process(
-        box.session_id,
-        """
-box = get_session_sandbox(session_id, workspace_root=root, save_within_seconds=0.5)
-print(box.execute("x = 'theirs'").state, flush=True)
-sys.stdin.readline()
-print(box.execute("x").value, flush=True)
-""",
-    )
-    assert process.stdout.readline() == "live\n"
+    then = "print(box.execute('x').value)"
+    process = stateful.process_ahead(box.session_id, "x = 'theirs'", then=then)
     box.restore("first")
     assert box.execute("x").value == "1"
     box.hibernate()

@@ -146,15 +146,7 @@ def test_names_that_are_kept_from_the_guest_stay_so(stateful):
 
 def test_a_fork_waits_for_the_unsaved_turn_of_another_process(stateful, box):
     box.hibernate()
-    process = stateful.process(
-        box.session_id,
-        """
-box = get_session_sandbox(session_id, workspace_root=root, save_within_seconds=0.5)
-print(box.execute("x = 'theirs'").state, flush=True)
-sys.stdin.read()
-""",
-    )
-    assert process.stdout.readline() == "live\n"
+    process = stateful.process_ahead(box.session_id, "x = 'theirs'")
     (other,) = fork(stateful, box)
     process.communicate()
     assert other.execute("x").value == "'theirs'"

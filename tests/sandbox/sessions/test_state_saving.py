@@ -161,15 +161,7 @@ for _ in sys.stdin:
 def test_a_turn_does_not_wait_for_ever_for_another_process(stateful, monkeypatch):
     monkeypatch.setattr(live, "LOCK_WAIT_SECONDS", 0.2)
     box = stateful.new()
-    process = stateful.process(
-        box.session_id,
-        """
-box = get_session_sandbox(session_id, workspace_root=root, save_within_seconds=1000)
-print(box.execute("x = 1").state, flush=True)
-sys.stdin.read()
-""",
-    )
-    assert process.stdout.readline() == "live\n"
+    process = stateful.process_ahead(box.session_id, "x = 1", save_within=1000)
     with pytest.raises(SessionInUse):
         box.execute("x")
     process.communicate()
