@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -121,8 +122,6 @@ def take_turn(
     warms_up: bool,
 ) -> None:
     """The samples of one contestant in one round; the first round only warms up those that are fast."""
-    if warms_up and piece.most_rounds == 1:
-        return
     values = []
     for _ in range(
         1 if warms_up or piece.verb in ("rate", "create", "prune", "hold") else how_many(samples.each)
@@ -134,10 +133,10 @@ def take_turn(
             return
         values.append(answer["value"])
         outputs[contestant.name] = str(answer.get("output"))
-    took = 0.0 if piece.unit in ("MB", "per second") else sum(values)
+    took = time.perf_counter() - started
     samples.each = took / len(values)
     if not warms_up or contestant.is_slow:
-        samples.spent += took or (piece.arguments.get("seconds") or 0.0)
+        samples.spent += took
         samples.rounds.append(values)
 
 
