@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypedDict, Unpack
 
 from sandbox.cache import Cache, open_cache
-from sandbox.errors import SandboxClosed, WorkspaceUnusable
+from sandbox.errors import PolicyValidationError, SandboxClosed, WorkspaceUnusable
 from sandbox.events import SandboxLogger
 from sandbox.guests.cpython import find_guest
 from sandbox.images import Image, Recipe, images
@@ -210,6 +210,9 @@ class PythonSandbox(BaseSandbox):
     def _check_workspace(self) -> None:
         if not os.access(self._root, os.R_OK | os.W_OK | os.X_OK):
             raise WorkspaceUnusable(self.workspace, _why_unusable(self._root))
+        data = self.policy.mount_data_dir
+        if data is not None and not os.access(os.path.join(data, "."), os.R_OK | os.X_OK):
+            raise PolicyValidationError("mount_data_dir", str(data), "is no folder that can be read")
 
     def _keep_code(self, code: bytes) -> None:
         """Leave the code where tracebacks say that it is; whatever a guest put there gives way."""
