@@ -122,7 +122,7 @@ def take_turn(
     warms_up: bool,
 ) -> None:
     """The samples of one contestant in one round; the first round only warms up those that are fast."""
-    values = []
+    values, started = [], time.perf_counter()
     for _ in range(
         1 if warms_up or piece.verb in ("rate", "create", "prune", "hold") else how_many(samples.each)
     ):

@@ -12,7 +12,7 @@ from field import page, record  # noqa: E402 - found only now
 from field.contestants import CONTESTANTS, OURS, Place  # noqa: E402
 from field.conversation import Silent, Worker, run_once  # noqa: E402
 from field.pieces import Piece, pieces, program  # noqa: E402
-from field.rounds import Samples, compare_outputs  # noqa: E402
+from field.rounds import Field, Samples, compare_outputs, measure  # noqa: E402
 
 NATIVE = Place((sys.executable, str(BENCHMARKS / "workers" / "with_native.py")))
 PRINT = Piece("print", "a print", "fresh", {"code": program("print")}, "ms")
@@ -44,6 +44,26 @@ def test_a_first_result_comes_with_its_memory():
     assert answer["output"] == "2\n"
     assert seconds > 0
     assert peak > 1_000_000
+
+
+def test_contestants_are_sampled_in_rounds():
+    field = Field((OURS,))
+    try:
+        taken = measure(field, PRINT, rounds=2, seconds=60)
+    finally:
+        field.close()
+    assert len(taken[OURS].rounds) == 2
+    assert record.entry_of(PRINT, taken)["by"][OURS]["median"] > 0
+
+
+def test_a_contestant_that_cannot_is_not_asked_again():
+    field = Field((OURS,))
+    try:
+        taken = measure(field, Piece("fly", "fly", "fly", {}, "ms"), rounds=2, seconds=60)
+    finally:
+        field.close()
+    assert taken[OURS].rounds == []
+    assert "fly" in taken[OURS].cannot
 
 
 def test_another_answer_gives_no_figure():
