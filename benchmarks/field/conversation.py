@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from field.contestants import Place
 
 LOG = "bench-peers.log"  # in the cache folder: what workers say beside their answers
-END_SECONDS = 20.0
+END_SECONDS = 60.0  # removing the files of a large workspace takes a while
 
 
 class Silent(Exception):
@@ -60,9 +60,13 @@ class Worker:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def close(self) -> None:
-        """Let it end by itself; may be called twice."""
+    def stop_asking(self) -> None:
+        """Let it clear away what it made, and end by itself."""
         self._let_go(self._process.stdin)
+
+    def close(self) -> None:
+        """Wait for its end; may be called twice."""
+        self.stop_asking()
         try:
             self._process.wait(timeout=END_SECONDS)
         except subprocess.TimeoutExpired:

@@ -90,6 +90,8 @@ class Field:
 
     def close(self) -> None:
         """End every process."""
+        for worker in self._workers.values():
+            worker.stop_asking()
         for name, process in list(self._workers):
             self._close(name, process)
 
