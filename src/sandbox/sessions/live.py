@@ -111,7 +111,7 @@ class LiveSession:
             outcome = self._run(request, terms, make_room)
             if outcome.state == "live" and save_within <= 0:
                 self._capture(0)
-                return replace(outcome, state="saved" if self.try_to_save() else "live")
+                return replace(outcome, state="saved" if self.try_to_save(dense=False) else "live")
             return outcome
 
         def settle() -> None:
@@ -231,7 +231,7 @@ class LiveSession:
     def save(self) -> None:
         """Have everything on disk, that of a turn which is just over included."""
         with self._turn:
-            self._write()
+            self._write(dense=False)
 
     def save_at_exit(self) -> None:
         """Have on disk what can be; a turn that does not end in time is left out."""
@@ -253,16 +253,16 @@ class LiveSession:
             finally:
                 self._turn.release()
 
-    def try_to_save(self) -> bool:
+    def try_to_save(self, *, dense: bool = True) -> bool:
         """Write what is ahead of disk, beside a turn that may run; False, and a log entry, where it fails."""
         try:
-            self._write()
+            self._write(dense=dense)
         except Exception as error:  # noqa: BLE001 - kept in memory, and tried again
             self._complain(error)
             return False
         return True
 
-    def _write(self) -> None:
+    def _write(self, *, dense: bool = True) -> None:
         with self._disk:
             with self._guard:
                 snapshot, image, lock = self._pending, self._image, self._lock
@@ -270,7 +270,7 @@ class LiveSession:
             if snapshot is None or image is None:
                 return
             try:
-                if self._folder.save(snapshot, image, self._generation + 1, lock=lock):
+                if self._folder.save(snapshot, image, self._generation + 1, lock=lock, dense=dense):
                     self._generation += 1
                     self._base = self._folder.mark()
             except BaseException:

@@ -109,7 +109,7 @@ class StateFolder:
 
     # ---- saving and loading
 
-    def save(self, snapshot: Snapshot, image: Image, generation: int, *, lock: int) -> bool:
+    def save(self, snapshot: Snapshot, image: Image, generation: int, *, lock: int, dense: bool) -> bool:
         """Replace what is saved; the one before stays until the new one is whole.
 
         False, and nothing saved, where `lock` is not this folder's any more.
@@ -127,7 +127,7 @@ class StateFolder:
             snapshot.descriptors,
             snapshot.clock_ns,
         )
-        pieces = saved.encode(snapshot, header)
+        pieces = saved.encode(snapshot, header, dense=dense)
         try:
             with tree.closing_fd(tree.open_folder(self.path)) as fd:
                 # From here on by descriptor: what is deleted now takes the save along.
