@@ -39,10 +39,10 @@ LAYERS = {
     ],
     "sandbox": [
         ["cli", "mcp"],
-        ["state_cli", "repl"],
+        ["files_cli", "repl", "retention_cli", "state_cli"],
         ["session_cli", "doctor"],
         ["invocation"],
-        ["amounts", "bars", "interrupts"],
+        ["amounts", "bars", "interrupts", "printing", "statements"],
         [""],
         ["sessions"],
         ["sandbox"],

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sandbox.errors import SandboxError
+from sandbox.files_cli import files_app
 from sandbox.interrupts import in_worker, interrupts
 from sandbox.invocation import (
     CODES_HELP,
@@ -34,7 +35,9 @@ from sandbox.invocation import (
     run_code,
 )
 from sandbox.repl import repl
-from sandbox.state_cli import session_app
+from sandbox.retention_cli import retention_app
+from sandbox.session_cli import session_app
+from sandbox.state_cli import state_app
 
 if TYPE_CHECKING:
     from sandbox.policy import ExecutionPolicy
@@ -52,6 +55,8 @@ app = typer.Typer(
 policy_app = typer.Typer(help="Show limits and grants.", rich_markup_mode=None)
 app.add_typer(policy_app, name="policy")
 app.add_typer(session_app, name="session")
+for commands in (files_app, retention_app, state_app):
+    session_app.add_typer(commands)
 app.command()(repl)
 
 

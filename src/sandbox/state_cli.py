@@ -8,28 +8,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from sandbox.invocation import AsJson  # noqa: TC001 - typer reads annotations when it runs
-from sandbox.session_cli import (
-    DEFAULT_ROOT,
-    Root,
-    SessionId,
-    print_json,
-    print_table,
-    require_session,
-    session_app,
-)
+from sandbox.printing import print_json, print_table
+from sandbox.session_cli import DEFAULT_ROOT, Root, SessionId, require_session
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from sandbox import Checkpoint, SessionSandbox
 
-__all__ = ["session_app"]
+__all__ = ["state_app"]
+
+state_app = typer.Typer()
 
 CheckpointName = Annotated[str, typer.Argument(metavar="NAME", help="The checkpoint.")]
 NoFiles = Annotated[bool, typer.Option("--no-files", help="The interpreter alone; files stay as they are.")]
 
 
-@session_app.command()
+@state_app.command()
 def fork(
     session_id: SessionId,
     *,
@@ -49,7 +44,7 @@ def fork(
         typer.echo(one)
 
 
-@session_app.command()
+@state_app.command()
 def checkpoint(
     session_id: SessionId,
     name: CheckpointName,
@@ -67,7 +62,7 @@ def checkpoint(
         typer.echo(f"{kept.name}: {_held(kept)}")
 
 
-@session_app.command()
+@state_app.command()
 def checkpoints(session_id: SessionId, *, root: Root = DEFAULT_ROOT, as_json: AsJson = False) -> None:
     """List what a session can go back to, the oldest first."""
     with _open(session_id, root) as sandbox:
@@ -79,7 +74,7 @@ def checkpoints(session_id: SessionId, *, root: Root = DEFAULT_ROOT, as_json: As
     print_table(["checkpoint", "taken", "holds"], rows)
 
 
-@session_app.command()
+@state_app.command()
 def rollback(
     session_id: SessionId,
     name: CheckpointName,

@@ -14,8 +14,8 @@ import time
 
 import pytest
 
-from sandbox.repl import Lines, statements
 from sandbox.sessions import create_session_sandbox, get_session_sandbox, list_sessions
+from sandbox.statements import Lines, statements
 
 COMMAND = [sys.executable, "-c", "from sandbox.cli import main; main()", "repl"]
 DEADLINE_SECONDS = 60
