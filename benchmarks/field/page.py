@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from field import plots
-from field.contestants import OURS, UNMETERED
+from field.contestants import CONTESTANTS, OURS, UNMETERED
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "performance.md"
 BEGIN, END = "<!-- made by make bench-peers: begin -->", "<!-- made by make bench-peers: end -->"
@@ -21,6 +21,8 @@ GROUPS = (
 )
 
 PROMISES = {"fresh print": 9, "fresh pandas": 60}
+
+SANDBOXED_CPYTHON = {one.name for one in CONTESTANTS if one.is_sandboxed_cpython} - {OURS, UNMETERED}
 
 Pieces = dict[str, dict[str, Any]]
 
@@ -67,7 +69,7 @@ def group(title: str, plot: str, pieces: Pieces, record: dict[str, Any]) -> str:
     lines = [f"### {title}", ""]
     if plot:
         lines += [f"![{title}](plots/{plot}.svg)", ""]
-    lines += [f"| key, unit | {' | '.join(names)} | best peer | times better than it |"]
+    lines += [f"| key, unit | {' | '.join(names)} | times the best peer | times the best sandboxed CPython |"]
     lines += ["|---|" + "---|" * (len(names) + 2)]
     lines += [row(key, piece, names) for key, piece in pieces.items()]
     return "\n".join([*lines, "", *growth(pieces), *reasons(pieces)])
@@ -75,9 +77,17 @@ def group(title: str, plot: str, pieces: Pieces, record: dict[str, Any]) -> str:
 
 def row(key: str, piece: dict[str, Any], names: list[str]) -> str:
     cells = [cell(piece["by"].get(name, {})) for name in names]
-    best = piece["best_peer"]
-    times = f"{piece['times_better_than'][best]:.3g}" if best else "-"
-    return f"| `{key}`, {piece['unit']}: {piece['title']} | {' | '.join(cells)} | {best or '-'} | {times} |"
+    cells += [times_better(piece, set(names)), times_better(piece, SANDBOXED_CPYTHON)]
+    return f"| `{key}`, {piece['unit']}: {piece['title']} | {' | '.join(cells)} |"
+
+
+def times_better(piece: dict[str, Any], among: set[str]) -> str:
+    """How many times better we are than the best of some peers, and who that is."""
+    peers = {name: piece["by"][name]["median"] for name in piece["times_better_than"] if name in among}
+    if not peers:
+        return "-"
+    best = (max if piece["unit"] == "per second" else min)(peers, key=lambda name: peers[name])
+    return f"{piece['times_better_than'][best]:.3g} ({best})"
 
 
 def cell(one: dict[str, Any]) -> str:
