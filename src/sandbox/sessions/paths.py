@@ -64,9 +64,17 @@ def _name_test(segment: str) -> _NameTest:
 
 
 def _matches(parts: Sequence[str], tests: Sequence[_NameTest | None]) -> bool:
-    """Whether each component passes its test; None stands for any number of folders."""
-    if not tests:
-        return not parts
-    if tests[0] is None:
-        return any(_matches(parts[skipped:], tests[1:]) for skipped in range(len(parts) + 1))
-    return bool(parts) and tests[0](parts[0]) is not None and _matches(parts[1:], tests[1:])
+    """Whether each component passes its test; None stands for any number of folders.
+
+    Takes the tests in turn with every place in the path that they may have reached, so that no
+    pattern costs more than its length times that of the path.
+    """
+    reached = {0}
+    for test in tests:
+        if not reached:
+            return False
+        if test is None:
+            reached = set(range(min(reached), len(parts) + 1))
+        else:
+            reached = {place + 1 for place in reached if place < len(parts) and test(parts[place])}
+    return len(parts) in reached

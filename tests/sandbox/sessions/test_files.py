@@ -68,6 +68,13 @@ def test_a_pattern_begins_at_any_depth(session, tmp_path, pattern, expected):
     assert list_session_files("s", tmp_path, pattern=pattern) == expected
 
 
+def test_a_pattern_of_many_stars_takes_no_longer_for_a_deep_file(session, tmp_path):
+    path = "a/" * 60 + "file"
+    write_session_file("s", path, "x", tmp_path)
+    assert list_session_files("s", tmp_path, pattern="**/a/" * 60 + "file") == [path]
+    assert list_session_files("s", tmp_path, pattern="**/a/" * 30 + "other") == []
+
+
 @pytest.mark.parametrize("pattern", ["../*", "/etc/*", "", ".", "a\0b"])
 def test_a_pattern_that_leads_out_is_refused(session, tmp_path, pattern):
     with pytest.raises(InvalidSessionPath):
