@@ -141,7 +141,11 @@ def _metadata_bytes(session_id: str, root_fd: int) -> tuple[bytes, Stamp | None]
         return b"", (0, 0)
     with tree.closing_fd(fd):
         status = os.fstat(fd)
-        data = os.read(fd, status.st_size + 1) if stat.S_ISREG(status.st_mode) else b""
+        data = (
+            os.read(fd, min(status.st_size + 1, metadata.METADATA_MAX_BYTES))
+            if stat.S_ISREG(status.st_mode)
+            else b""
+        )
         return data, (status.st_ino, status.st_mtime_ns)
 
 

@@ -146,7 +146,7 @@ def update(workspace_fd: int, session_id: str, changes: Mapping[str, Any]) -> st
     with _locked(workspace_fd) as fd:
         if fd is None:
             return None
-        data = tree.read_all(fd)
+        data = os.read(fd, METADATA_MAX_BYTES)
         before = parse(data, session_id)
         updated_at = format_timestamp(_later_than(parse_timestamp(before.updated_at)))
         if changes or not _overwrite_time(workspace_fd, data, before.updated_at, updated_at):
@@ -175,7 +175,7 @@ def repair(workspace_fd: int, session_id: str) -> SessionMetadata:
             found = _from_files(workspace_fd, session_id, {})
             _write_if_missing(workspace_fd, found.as_json())
             return read(workspace_fd, session_id) or found
-        data = tree.read_all(fd)
+        data = os.read(fd, METADATA_MAX_BYTES)
         try:
             return parse(data, session_id)
         except ValueError:

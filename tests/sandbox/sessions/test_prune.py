@@ -213,6 +213,19 @@ def assert_deleted_and_nothing_else(root, before, real):
     assert not any(name.startswith((".tmp-", ".trash-")) for name in os.listdir(root))
 
 
+def test_metadata_of_any_size_are_examined_in_little_memory(tmp_path, aged_session):
+    vast, old = aged_session(48), aged_session(48)
+    os.truncate(tmp_path / vast / ".metadata.json", 2**42)
+    assert {info.session_id: info.state for info in list_sessions(tmp_path)} == {
+        vast: "corrupted",
+        old: "idle",
+    }
+    result = prune_sessions(24, tmp_path)
+    assert (result.deleted_sessions, result.reasons[vast]) == ([old], "corrupted_metadata")
+    with pytest.raises(ValueError, match="trailing characters"):
+        hold_session(vast, tmp_path)
+
+
 def test_a_session_that_is_held_stays_until_it_is_let_go(tmp_path, aged_session):
     session_id = aged_session(48)
     hold_session(session_id, tmp_path)
