@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sandbox import tree
-from sandbox.errors import WorkspaceUnusable
+from sandbox.errors import SessionInUse, WorkspaceUnusable
 from sandbox.events import SandboxLogger
 from sandbox.sessions import creation, locks, metadata, removal, tarball
 from sandbox.sessions.layout import FOLDER_MODE, check_session_id, root_path
@@ -96,7 +96,7 @@ def archive_session(
 ) -> Path:
     """Put one session away, of whatever age, in a folder; `keep` leaves the session where it is.
 
-    SessionInUse where code executes in it.
+    SessionInUse where code executes in it, and without `keep` also where it is held.
     """
     check_session_id(session_id)
     root, folder = root_path(workspace_root), Path(archive_path)
@@ -105,6 +105,8 @@ def archive_session(
         fd = _lock(session_id, root, root_fd)
         with ExitStack() as held:
             held.callback(os.close, fd)
+            if not keep and _is_held(fd, session_id):
+                raise SessionInUse(session_id)
             with _settled(session_id, root):
                 _write(session_id, root_fd, fd, folder, log)
             if keep:
@@ -154,6 +156,14 @@ def _lock(session_id: str, root: Path, root_fd: int) -> int:
         raise FileNotFoundError(errno.ENOENT, "there is no such session", shown) from None
     except OSError as error:
         raise WorkspaceUnusable(root / session_id, str(error.strerror)) from None
+
+
+def _is_held(fd: int, session_id: str) -> bool:
+    try:
+        found = metadata.read(fd, session_id)
+    except ValueError:
+        return False  # corrupt metadata hold nothing, for a prune either
+    return found is not None and found.held
 
 
 def _write(session_id: str, root_fd: int, fd: int, folder: Path, logger: SandboxLogger) -> list[str]:
@@ -215,8 +225,8 @@ def _read_manifest(reader: tarball.Reader, entry: tarball.Entry | None) -> str:
 
 def _accept_metadata(reader: tarball.Reader, fd: int, session_id: str) -> None:
     try:
-        # Used now: otherwise the next prune takes it away again.
-        metadata.update(fd, session_id, {})
+        # Used now: otherwise the next prune takes it away again. Whoever held it does not hold this one.
+        metadata.update(fd, session_id, {"held": False} if _is_held(fd, session_id) else {})
     except (ValueError, OSError) as error:
         raise reader.rejected(f"its metadata is not valid: {error}") from None
 

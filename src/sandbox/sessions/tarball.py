@@ -163,6 +163,7 @@ class Reader:
                 return info
             if not 0 < info.size <= MAX_NAME_BYTES:
                 raise self.rejected("it has a name that is too long")
+            self._charge_bytes(info.size)  # names may follow names without end
             text = self._exactly(info.size).rstrip(b"\0")
             self._skip_padding(info.size)
             long[field] = text.decode("utf-8", "surrogateescape")
@@ -191,12 +192,15 @@ class Reader:
         return Entry(kind, parts, info.size, info.mode & 0o777, mtime, info.linkname)
 
     def _charge(self, entry: Entry) -> None:
-        self._bytes_left -= entry.size
+        self._charge_bytes(entry.size)
         self._files_left -= 1
-        if self._bytes_left < 0:
-            raise self.rejected(f"it unpacks to more than {self._limits.max_bytes} bytes")
         if self._files_left < 0:
             raise self.rejected(f"it holds more than {self._limits.max_files} files")
+
+    def _charge_bytes(self, count: int) -> None:
+        self._bytes_left -= count
+        if self._bytes_left < 0:
+            raise self.rejected(f"it unpacks to more than {self._limits.max_bytes} bytes")
 
     def _skip_padding(self, size: int) -> None:
         self._exactly(-size % tarfile.BLOCKSIZE)

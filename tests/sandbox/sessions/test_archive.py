@@ -18,6 +18,7 @@ from sandbox.sessions import (
     archive_sessions,
     create_session_sandbox,
     get_session_sandbox,
+    hold_session,
     list_session_files,
     make_session,
     prune_sessions,
@@ -108,6 +109,24 @@ def test_a_session_in_use_is_not_archived(tmp_path):
     with using(folder), pytest.raises(SessionInUse):
         archive_session("s", tmp_path / "out", tmp_path)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_held_session_is_archived_only_beside_itself(tmp_path):
+    make_session("s", tmp_path)
+    hold_session("s", tmp_path)
+    with pytest.raises(SessionInUse):
+        archive_session("s", tmp_path / "out", tmp_path)
+    assert not (tmp_path / "out").exists()
+    assert archive_session("s", tmp_path / "out", tmp_path, keep=True).exists()
+    assert read_session_metadata("s", tmp_path).held
+
+
+def test_a_restored_session_is_held_by_nobody(tmp_path):
+    make_session("s", tmp_path)
+    hold_session("s", tmp_path)
+    archive = archive_session("s", tmp_path / "out", tmp_path, keep=True)
+    restore_session(archive, tmp_path / "elsewhere")
+    assert not read_session_metadata("s", tmp_path / "elsewhere").held
 
 
 def test_a_kept_session_stays_beside_its_archive(tmp_path):
@@ -293,6 +312,13 @@ def test_an_archive_that_does_not_begin_like_one_is_refused(forge, tmp_path, kin
 
 def test_a_bomb_is_refused_before_it_fills_the_disk(forge, tmp_path):
     archive = forge(file("workspace/zeros", b"\0" * 50_000_000))
+    assert archive.stat().st_size < 100_000
+    assert_rejected(archive, tmp_path / "root", "more than 1000000 bytes", max_bytes=1_000_000)
+
+
+def test_a_bomb_of_names_is_refused(forge, tmp_path):
+    name = file("././@LongLink", b"n" * 60_000, type=tarfile.GNUTYPE_LONGNAME)
+    archive = forge(*[name] * 1_000)
     assert archive.stat().st_size < 100_000
     assert_rejected(archive, tmp_path / "root", "more than 1000000 bytes", max_bytes=1_000_000)
 
