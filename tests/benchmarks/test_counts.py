@@ -43,6 +43,11 @@ def test_part_of_a_system_call_more_is_noise(counts):
     assert counts.compare(RECORDED, {"syscalls": {"fresh": {"read": 3.0}}})[0] != []
 
 
+def test_the_lesser_of_two_counts_is_kept(counts):
+    one, other = {"fresh": {"read": 3.0, "openat": 1.0}}, {"fresh": {"read": 2.0}}
+    assert counts.lesser(one, other) == {"fresh": {"read": 2.0, "openat": 0.0}}
+
+
 def test_what_cannot_be_counted_here_is_not_compared(counts):
     assert counts.compare(RECORDED, {"calls": {"print": {"fd_write": 100.0}}}) == ([], [])
 
