@@ -19,7 +19,7 @@ import os
 import threading
 import time
 import uuid
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from sandbox import tree
@@ -37,7 +37,7 @@ from sandbox.sessions import saved
 from sandbox.sessions.layout import FOLDER_MODE, IMAGES_FOLDER, STATE_FOLDER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from sandbox.guests.cpython import Guest
@@ -57,6 +57,7 @@ Stamp = tuple[int, ...]  # what changes whenever a file is replaced
 
 _images: dict[str, Image] = {}  # by their identity
 _images_guard = threading.Lock()
+_sharing = threading.Lock()
 
 
 class StateFolder:
@@ -186,15 +187,21 @@ class StateFolder:
         """Have the image beside the state, so that neither a cleared cache nor another machine matters."""
         know_image(image)
         shared = self._images / identity(image)
-        if _is_same(shared, folder_fd):
-            return
-        if not shared.exists():
+        while not _is_same(shared, folder_fd):
+            self._share_image(image, shared)
+            with suppress(FileNotFoundError):  # swept in between
+                _link(shared, IMAGE_FILE, folder_fd)
+                return
+
+    def _share_image(self, image: Image, shared: Path) -> None:
+        with _sharing:
+            if shared.exists():
+                return
             self._images.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
             content = io.BytesIO()
             write_image(image, content)
             with tree.closing_fd(tree.open_folder(self._images)) as images_fd:
-                _replace(shared.name, [saved.compress(content.getvalue())], images_fd)
-        _link(shared, IMAGE_FILE, folder_fd)
+                _write_new(shared.name, saved.compress(content.getvalue()), images_fd)
 
     def _find_image(self, header: saved.SavedHeader, guest: Guest) -> Image:
         with _images_guard:
@@ -253,16 +260,35 @@ def _temporary() -> str:
 
 
 def _replace(name: str, pieces: Iterable[bytes], folder_fd: int) -> None:
+    with _written(pieces, folder_fd) as temporary:
+        os.replace(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+
+
+def _write_new(name: str, data: bytes, folder_fd: int) -> None:
+    """Write a file unless there is one: a file that is replaced cannot be linked to at that moment."""
+    with _written([data], folder_fd) as temporary:
+        try:
+            os.link(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+        except FileExistsError:
+            pass  # another process was faster
+        except OSError as error:
+            if error.errno not in _NO_LINK:
+                raise
+            os.replace(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+
+
+@contextmanager
+def _written(pieces: Iterable[bytes], folder_fd: int) -> Iterator[str]:
+    """A new file under a temporary name, which is gone when the block ends."""
     temporary = _temporary()
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
         with os.fdopen(os.open(temporary, flags, FILE_MODE, dir_fd=folder_fd), "wb") as stream:
             stream.writelines(pieces)
-        os.replace(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
-    except BaseException:
+        yield temporary
+    finally:
         with suppress(OSError):
             os.unlink(temporary, dir_fd=folder_fd)
-        raise
 
 
 def _link(source: Path, name: str, folder_fd: int) -> None:
@@ -277,3 +303,5 @@ def _link(source: Path, name: str, folder_fd: int) -> None:
             _replace(name, iter(lambda: stream.read(COPY_BYTES), b""), folder_fd)
         return
     os.replace(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+    with suppress(FileNotFoundError):  # it is still there where both names are of the same file
+        os.unlink(temporary, dir_fd=folder_fd)

@@ -62,6 +62,14 @@ def test_a_checkpoint_can_be_gone_back_to_again_and_again(stateful, box):
         assert (box.execute("x").value, content(stateful, box)) == ("1", "one")
 
 
+def test_going_back_twice_in_a_row_leaves_nothing_behind(stateful, box):
+    box.checkpoint("first")
+    for _ in range(2):
+        box.restore("first")
+    assert list((stateful.root / ".state" / box.session_id).rglob(".tmp-*")) == []
+    assert box.execute("x").value == "1"
+
+
 def test_going_back_does_not_change_the_checkpoint(stateful, box):
     box.checkpoint("first")
     box.restore("first")

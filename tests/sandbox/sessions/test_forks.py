@@ -18,6 +18,7 @@ from sandbox.sessions import (
     list_sessions,
     make_session,
     read_session_metadata,
+    statefolder,
 )
 
 DRAW = """
@@ -150,6 +151,19 @@ def test_a_fork_waits_for_the_unsaved_turn_of_another_process(stateful, box):
     (other,) = fork(stateful, box)
     process.communicate()
     assert other.execute("x").value == "'theirs'"
+
+
+def test_a_file_system_without_hard_links_gets_copies(stateful, box, monkeypatch):
+    def refuse(*_, **__):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(statefolder.os, "link", refuse)
+    (other,) = fork(stateful, box)
+    assert other.execute("x").value == "[1]"
+    box.checkpoint("first")
+    box.execute("x = 2")
+    box.restore("first")
+    assert box.execute("x").value == "[1]"
 
 
 def test_a_fork_that_fails_leaves_none_behind(stateful, box, monkeypatch):
