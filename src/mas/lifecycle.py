@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from mas import agents, processes, workspace
 from mas.config import RunConfig, load_config
-from mas.errors import InvalidSessionId, LegacyRunning, SessionIdTaken, WorkspaceFailed
+from mas.errors import InvalidSessionId, LegacyRunning, SessionIdTaken
 from mas.locks import lock_file, lock_folder
 from mas.registry import UUID4, Registry, make_private_folder
 from mas.tmux import PaneStart, SessionExists, Tmux
@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 MARKS = ("creating", "restoring", "stopping", "deleting")
-"""What was begun and is not finished: one empty file each in the state folder, which survives a crash."""
+"""What was begun and is not finished: one file each in the state folder, which survives a crash."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ def legacy_alone(place: Place, mode: Mode) -> Iterator[None]:
 
 def make_workspace(place: Place, layout: Layout, config: RunConfig, created_at: str, undo: ExitStack) -> None:
     """Make the folder of a run in one rename, and in legacy mode what is missing of the shared folders."""
-    try:
+    with workspace.disk_work(layout.folder):
         if layout.mode == "legacy":
             _complete_shared_folders(layout, config, undo)
         undo.callback(remove_workspace, place, layout)
@@ -114,18 +114,14 @@ def make_workspace(place: Place, layout: Layout, config: RunConfig, created_at: 
         make_session(
             layout.session_id, layout.sandbox_root, host_only=CONTROL_FILES, fill=fill, logger=place.logger
         )
-    except OSError as error:
-        raise _workspace_failed(layout.folder, error) from error
 
 
 def start_agents(place: Place, layout: Layout, config: RunConfig, tmux_session: str) -> None:
     """Start every agent in its pane."""
     planned = agents.plan(layout, config, place.settings)
-    try:
+    with workspace.disk_work(layout.state_dir):
         _repair_folders(layout, planned)
         agents.prepare(layout, planned)
-    except OSError as error:
-        raise _workspace_failed(layout.state_dir, error) from error
     environment = {**layout.environment(), "MAS_TMUX_SOCKET": place.settings.tmux_socket}
     run = f"{place.root_tag}:{layout.session_id}"
     try:
@@ -169,10 +165,8 @@ def remove(place: Place, layout: Layout) -> None:
 def read_config(layout: Layout) -> RunConfig:
     """The configuration that the run was made with."""
     path = layout.folder / "config.json"
-    try:
+    with workspace.disk_work(path):
         return load_config(path.read_bytes())
-    except OSError as error:
-        raise WorkspaceFailed(path, error.strerror or str(error)) from error
 
 
 def mark(layout: Layout, what: str) -> None:
@@ -281,9 +275,3 @@ def _supervisors(layout: Layout, panes: list[Pane]) -> set[processes.Process]:
     """The supervisors of a run: those that its panes show, and those that left a record."""
     shown = {processes.identify(pane.pid) for pane in panes if pane.agent_id and not pane.dead}
     return shown | agents.recorded_supervisors(layout)
-
-
-def _workspace_failed(path: Path, error: OSError) -> OSError:
-    if isinstance(error, WorkspaceFailed):
-        return error
-    return WorkspaceFailed(path, error.strerror or str(error))

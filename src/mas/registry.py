@@ -15,9 +15,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from mas.config import Mode
-from mas.errors import WorkspaceFailed
 from mas.locks import lock_file
-from mas.workspace import Layout
+from mas.workspace import Layout, disk_work
 from sandbox.sessions import hold_session
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from sandbox.events import SandboxLogger
 
-__all__ = ["Claim", "Registry", "Status", "make_private_folder", "now"]
+__all__ = ["TEMPORARY_PREFIX", "UUID4", "Claim", "Registry", "Status", "make_private_folder", "now"]
 
 Status = Literal["active", "stopped", "error"]
 
@@ -72,10 +71,8 @@ class Registry:
 
     def entries(self) -> Entries:
         """Every entry by id, in order of creation; a lost or corrupt index is rebuilt first."""
-        try:
+        with disk_work(self.index):
             found = self._read()
-        except OSError as error:
-            raise WorkspaceFailed(self.index, error.strerror or str(error)) from error
         if found is None:
             with self.transaction() as entries:
                 return dict(entries)
@@ -88,19 +85,14 @@ class Registry:
     @contextmanager
     def transaction(self) -> Iterator[Entries]:
         """The entries, to be changed by one process at a time; they are written when the block succeeds."""
-        try:
-            make_private_folder(self.scratch)
-            with lock_file(self.folder / ".sessions.index.lock"):
-                document = self._read() or self._rebuild()
-                entries = _by_id(document)
-                before = json.dumps(entries)
-                yield entries
-                if json.dumps(entries) != before or not self.index.exists():
-                    self._write(document, entries)
-        except OSError as error:
-            if isinstance(error, WorkspaceFailed):
-                raise
-            raise WorkspaceFailed(self.index, error.strerror or str(error)) from error
+        make_private_folder(self.scratch)
+        with disk_work(self.index), lock_file(self.folder / ".sessions.index.lock"):
+            document = self._read() or self._rebuild()
+            entries = _by_id(document)
+            before = json.dumps(entries)
+            yield entries
+            if json.dumps(entries) != before or not self.index.exists():
+                self._write(document, entries)
 
     def add(self, layout: Layout, status: Status, created_at: str) -> dict[str, Any]:
         """Register a run, or bring its entry up to date; fields that others added to it are kept."""
@@ -192,7 +184,7 @@ class Registry:
     @contextmanager
     def claim(self, key: str) -> Iterator[Claim]:
         """Hold an idempotency key, so that of two callers with it the second sees what the first made."""
-        folder = self.folder / ".mas" / "keys"
+        folder = self.scratch / "keys"
         make_private_folder(folder)
         _expire_claims(folder)
         path = folder / f"{hashlib.sha256(key.encode()).hexdigest()}.lock"
@@ -234,11 +226,9 @@ class Registry:
 
 def make_private_folder(path: Path) -> None:
     """A folder for its owner alone, with the parents it needs."""
-    try:
+    with disk_work(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir(mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise WorkspaceFailed(path, error.strerror or str(error)) from error
 
 
 def _by_id(document: dict[str, Any]) -> Entries:

@@ -102,10 +102,8 @@ class Runs:
 
     def init(self) -> tuple[Path, ...]:
         """Put the templates into MAS_ROOT where it has none; gives the folders that were made."""
-        try:
+        with workspace.disk_work(self.settings.root):
             return tuple(workspace.install_templates(self.settings.root))
-        except OSError as error:
-            raise WorkspaceFailed(self.settings.root, error.strerror or str(error)) from error
 
     def create(
         self,
@@ -251,10 +249,14 @@ class Runs:
         )
 
     def list_files(self, session_id: str, *, pattern: str | None = None) -> tuple[str, ...]:
-        """The files of the run's sandbox, control files left out; RunNotFound."""
+        """The files of the run's sandbox, control files left out; RunNotFound.
+
+        Names that are not UTF-8 are left out as well: neither sandboxed code nor a request can say them.
+        """
         from sandbox.sessions.files import list_session_files
 
-        return tuple(list_session_files(session_id, self._layout(session_id).sandbox_root, pattern))
+        paths = list_session_files(session_id, self._layout(session_id).sandbox_root, pattern)
+        return tuple(path for path in paths if path.encode(errors="ignore") == os.fsencode(path))
 
     def read_file(self, session_id: str, path: str) -> bytes:
         """A file of the run's sandbox; RunNotFound, and the errors of sandbox.read_session_file."""

@@ -6,19 +6,24 @@ import os
 import re
 import shlex
 import shutil
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mas.errors import WorkspaceFailed
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from mas.config import Mode
 
 __all__ = [
     "CONTROL_FILES",
+    "PREFIX_CHARACTERS",
     "Layout",
     "copy_templates",
+    "disk_work",
     "install_templates",
     "legacy_session_name",
     "make_folders",
@@ -95,6 +100,17 @@ class Layout:
             "MAS_UNIT_DIR": str(self.unit_dir),
             "MAS_WORKFLOWS_DIR": str(self.workflows_dir),
         }
+
+
+@contextmanager
+def disk_work(path: Path) -> Iterator[None]:
+    """What the disk refuses in this block is WorkspaceFailed at `path`."""
+    try:
+        yield
+    except WorkspaceFailed:
+        raise
+    except OSError as error:
+        raise WorkspaceFailed(path, error.strerror or str(error)) from error
 
 
 def copy_templates(root: Path, destination: Path) -> None:
