@@ -49,6 +49,8 @@ AgentState = Literal["starting", "running", "exited", "dead"]
 BUILT_IN = (sys.executable, "-P", "-m", "mas.agent")
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 CHUNK_BYTES = 65_536
+GENERATION_MAX_BYTES = 10_000_000
+"""Read of one generation of a log, twice what a supervisor writes; sandboxed code can make it any size."""
 POLL_SECONDS = 0.05
 HEARTBEAT_SECONDS = 1.0
 
@@ -192,7 +194,7 @@ def read_log(layout: Layout, agent_id: str, tail: int | None) -> bytes:
     name = _log_path(layout, agent_id).name
     try:
         with _logs_folder(layout) as folder:
-            printed = b"".join(_read_all(part, folder) for part in (f"{name}.1", name))
+            printed = b"".join(_read_end(part, folder) for part in (f"{name}.1", name))
     except OSError:
         return b""  # sandboxed code can remove its logs, or put something else in their place
     if tail is None:
@@ -268,12 +270,13 @@ def _open_log(name: str, folder: int) -> int | None:
     return None
 
 
-def _read_all(name: str, folder: int) -> bytes:
+def _read_end(name: str, folder: int) -> bytes:
     descriptor = _open_log(name, folder)
     if descriptor is None:
         return b""
     with os.fdopen(descriptor, "rb") as file:
-        return file.read()
+        file.seek(max(0, os.fstat(descriptor).st_size - GENERATION_MAX_BYTES))
+        return file.read(GENERATION_MAX_BYTES)
 
 
 def _log_path(layout: Layout, agent_id: str) -> Path:

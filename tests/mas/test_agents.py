@@ -143,6 +143,17 @@ def test_a_link_in_place_of_a_log_is_not_followed(site, team, eventually, tmp_pa
     assert (tmp_path / "secret").read_text() == "secret"
 
 
+def test_of_a_log_that_was_blown_up_only_the_end_is_read(site, team, eventually):
+    run = site.runs.create(team(python("print('hello')")))
+    eventually(lambda: logged(site, run, b"hello"), "the output")
+    log = Path(run.working_dir) / "logs" / "agent-11.log"
+    os.truncate(log, 2**42)
+    with log.open("ab") as file:
+        file.write(b"\nthe end\n")
+    assert site.runs.log(run.session_id, "11", tail=1) == b"the end\n"
+    assert len(site.runs.log(run.session_id, "11")) <= 10_000_000
+
+
 def test_a_folder_of_logs_that_was_replaced_by_a_link_is_not_followed(site, team, tmp_path):
     run = site.runs.create(team("cat"))
     (tmp_path / "elsewhere").mkdir()
