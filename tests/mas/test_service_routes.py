@@ -1,4 +1,5 @@
 import json
+import os
 import shlex
 import sys
 import threading
@@ -365,6 +366,15 @@ def test_paths_outside_and_control_files_are_refused(world, client, session, pat
         assert "x" * 300 in path or str(world.root) not in response.text
         assert response.headers["content-type"] == "application/problem+json"
     assert sorted(Path(session["workingDir"]).rglob("*")) == before
+
+
+def test_files_whose_names_are_no_text_are_left_out_of_a_listing(client, session):
+    path = f"/sessions/{session['sessionId']}/files"
+    folder = Path(session["workingDir"], "odd")
+    folder.mkdir()
+    (folder / "grüße").touch()
+    Path(os.fsdecode(os.fsencode(folder) + b"/\xff")).touch()
+    assert client.get(path, params={"pattern": "odd/*"}).json()["files"] == ["odd/grüße"]
 
 
 def test_a_link_out_of_the_session_is_not_followed(tmp_path, client, session):
