@@ -141,9 +141,9 @@ def write(record: dict[str, Any], path: Path) -> None:
 
 
 def merged(record: dict[str, Any], older: dict[str, Any]) -> dict[str, Any]:
-    """The older record with the newer pieces in the place of its own."""
+    """The older record with the newer pieces in the place of its own; each piece has its time and load."""
     return {
-        **record,
+        **older,
         "contestants": {**older["contestants"], **record["contestants"]},
         "pieces": {**older["pieces"], **record["pieces"]},
     }
