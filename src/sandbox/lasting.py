@@ -60,10 +60,10 @@ class LastingInterpreter(Interpreter):
             self._rests = False
         return super().run(request)
 
-    def capture(self) -> Snapshot:
+    def capture(self, before: Snapshot | None = None) -> Snapshot:
         """Its memory, between jobs; what it holds open does not come along."""
         numbers = [] if self._rests else self._gate.open_numbers()
-        return capture(self._instance, numbers, self._now())
+        return capture(self._instance, numbers, self._now(), before)
 
     def rest(self) -> None:
         """Hold no folder open while nothing runs; files that the guest holds open keep it awake."""

@@ -6,7 +6,7 @@ import errno
 import json
 import os
 import uuid
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -111,10 +111,8 @@ def archive_session(
                 _write(session_id, root_fd, fd, folder, log)
             if keep:
                 return folder / f"{session_id}{SUFFIX}"
-            removal.weigh(session_id, root_fd, fd)
-            leaving = removal.take_away(session_id, root_fd, fd)
             held.pop_all()
-        removal.remove(leaving, root_fd)
+        removal.delete(session_id, root_fd, fd)
     log.info("session.deleted", session_id=session_id)
     return folder / f"{session_id}{SUFFIX}"
 
@@ -186,14 +184,13 @@ def _write(session_id: str, root_fd: int, fd: int, folder: Path, logger: Sandbox
 
 def _write_to(out: int, session_id: str, root_fd: int, fd: int) -> list[str]:
     manifest = {"format": FORMAT, "session_id": session_id, "archived_at": _now()}
-    with tarball.compressing(out) as stream:
-        writer = tarball.Writer(stream)
+    # Closed in any case: tarfile closes what is left open later, and prints that it cannot.
+    with tarball.compressing(out) as stream, closing(tarball.Writer(stream)) as writer:
         writer.add_manifest(json.dumps(manifest).encode())
         writer.add_tree(tarball.WORKSPACE, fd)
         with removal.state_of(session_id, root_fd) as state_fd:
             if state_fd is not None:
                 writer.add_tree(tarball.STATE, state_fd)
-        writer.close()
     return writer.left_out
 
 

@@ -19,6 +19,7 @@ from sandbox import tree
 from sandbox.errors import InvalidSessionPath, WorkspaceUnusable
 from sandbox.events import SandboxLogger
 from sandbox.sessions import metadata, removal
+from sandbox.sessions.creation import open_root
 from sandbox.sessions.layout import METADATA_NAME, check_session_id, root_path
 from sandbox.sessions.paths import compile_pattern, split_path
 from sandbox.wasm.names import HostOnlyNames
@@ -120,10 +121,10 @@ def delete_session_path(
 
 def session_usage(session_id: str, workspace_root: Root = None) -> SessionUsage:
     """The bytes and files of a session; walks it, so its cost follows the number of files."""
-    with open_session(session_id, workspace_root) as session:
+    with open_session(session_id, workspace_root) as session, open_root(root_path(workspace_root)) as root_fd:
         files = sum(1 for _ in _visible_files(session))
         total = tree.measure(session.fd).bytes
-        state = _state_bytes(session_id, workspace_root)
+        state = removal.state_bytes(session_id, root_fd)
     return SessionUsage(bytes=total + state, files=files, state_bytes=state)
 
 
@@ -200,12 +201,6 @@ def _delete(name: str, parent_fd: int, *, recursive: bool) -> int:
         size = tree.measure(fd).bytes
     tree.remove_tree(name, parent_fd)
     return size
-
-
-def _state_bytes(session_id: str, workspace_root: Root) -> int:
-    root_fd = os.open(root_path(workspace_root), os.O_RDONLY | os.O_DIRECTORY)
-    with tree.closing_fd(root_fd), removal.state_of(session_id, root_fd) as state_fd:
-        return 0 if state_fd is None else tree.measure(state_fd).bytes
 
 
 def log_file(logger: SandboxLogger | None, session_id: str, what: str, path: str, size: int) -> None:

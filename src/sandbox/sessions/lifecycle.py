@@ -279,10 +279,4 @@ def _delete(session_id: str, root: Path, root_fd: int) -> None:
         raise
     except OSError as error:
         raise WorkspaceUnusable(root / session_id, str(error.strerror)) from None
-    try:
-        removal.weigh(session_id, root_fd, fd)
-        leaving = removal.take_away(session_id, root_fd, fd)
-    except BaseException:
-        os.close(fd)
-        raise
-    removal.remove(leaving, root_fd)
+    removal.delete(session_id, root_fd, fd)

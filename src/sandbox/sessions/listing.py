@@ -105,9 +105,7 @@ def examine(session_id: str, root_fd: int) -> Found:
 
 def measure_session(session_id: str, root_fd: int, fd: int) -> int:
     """The bytes that a deletion frees: the files' sizes, metadata and saved state included."""
-    with removal.state_of(session_id, root_fd) as state_fd:
-        state = 0 if state_fd is None else tree.measure(state_fd).bytes
-    return tree.measure(fd).bytes + state
+    return tree.measure(fd).bytes + removal.state_bytes(session_id, root_fd)
 
 
 def _is_named_session(entry: os.DirEntry[str], root_fd: int) -> bool:

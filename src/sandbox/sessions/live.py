@@ -87,7 +87,7 @@ class LiveSession:
     def pending_bytes(self) -> int | None:
         """How much waits to be written; None where nothing does."""
         pending = self._pending
-        return None if pending is None else len(pending.data)
+        return None if pending is None else pending.bytes
 
     # ---- turns
 
@@ -198,10 +198,10 @@ class LiveSession:
     def _capture(self, save_within: float) -> None:
         if self._interpreter is None:
             return
-        snapshot = self._interpreter.capture()
+        snapshot = self._interpreter.capture(self._pending)
         with self._guard:
             self._pending = snapshot
-            self.bytes = len(snapshot.data)
+            self.bytes = snapshot.bytes
             # The first turn that is not on disk sets the time, however many follow it.
             self.due = min(self.due, time.monotonic() + save_within)
 

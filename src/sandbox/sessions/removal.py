@@ -15,6 +15,7 @@ from sandbox.sessions.layout import IMAGES_FOLDER, STATE_FOLDER, is_passing, out
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
 # Leftovers are locked while they are removed; so many descriptors at a time.
 SWEEP_BATCH = 64
@@ -37,9 +38,24 @@ def weigh(session_id: str, root_fd: int, fd: int) -> int:
     """
     if not os.access(".", os.W_OK | os.X_OK, dir_fd=root_fd, effective_ids=True):
         raise PermissionError(errno.EACCES, "its parent folder cannot be written", session_id)
-    size = tree.measure(fd, to_remove=True).bytes
+    return tree.measure(fd, to_remove=True).bytes + state_bytes(session_id, root_fd, to_remove=True)
+
+
+def state_bytes(session_id: str, root_fd: int, *, to_remove: bool = False) -> int:
+    """The bytes of a session's saved state; `to_remove` as for `tree.measure`."""
     with state_of(session_id, root_fd) as state_fd:
-        return size if state_fd is None else size + tree.measure(state_fd, to_remove=True).bytes
+        return 0 if state_fd is None else tree.measure(state_fd, to_remove=to_remove).bytes
+
+
+def delete(session_id: str, root_fd: int, fd: int) -> None:
+    """Delete a session, whole or not at all; `fd` is its exclusive lock, and is taken over."""
+    try:
+        weigh(session_id, root_fd, fd)
+        leaving = take_away(session_id, root_fd, fd)
+    except BaseException:
+        os.close(fd)
+        raise
+    remove(leaving, root_fd)
 
 
 def take_away(session_id: str, root_fd: int, fd: int) -> Leaving:
@@ -52,37 +68,23 @@ def take_away(session_id: str, root_fd: int, fd: int) -> Leaving:
 def remove(leaving: Leaving, root_fd: int) -> None:
     """Remove what was taken away, and end its lock."""
     tree.remove_open(leaving.name, root_fd, leaving.fd)
-    if leaving.state_name is not None:
-        with _state_folder(root_fd) as states_fd:
-            if states_fd is not None:
-                _remove_if_there(leaving.state_name, states_fd)
+    _remove_state(leaving.state_name, root_fd)
 
 
-@contextmanager
-def state_of(session_id: str, root_fd: int) -> Iterator[int | None]:
+def state_of(session_id: str, root_fd: int) -> AbstractContextManager[int | None]:
     """The folder of a session's saved state, open; None where it has none."""
-    try:
-        fd = tree.open_folder(f"{STATE_FOLDER}/{session_id}", root_fd)
-    except FileNotFoundError:
-        yield None
-        return
-    with tree.closing_fd(fd):
-        yield fd
+    return _open_if_there(f"{STATE_FOLDER}/{session_id}", root_fd)
 
 
 def discard_orphaned_state(session_id: str, root_fd: int) -> None:
     """Remove state that a killed deletion left, so that a new session of that id begins fresh."""
-    name = _take_state_away(session_id, root_fd)
-    if name is not None:
-        with _state_folder(root_fd) as states_fd:
-            if states_fd is not None:
-                _remove_if_there(name, states_fd)
+    _remove_state(_take_state_away(session_id, root_fd), root_fd)
 
 
 def sweep(root_fd: int) -> int:
     """Remove what dead processes left under the root; returns how many folders went."""
     swept = _sweep_passing(root_fd)
-    with _state_folder(root_fd) as states_fd:
+    with _open_if_there(STATE_FOLDER, root_fd) as states_fd:
         if states_fd is not None:
             swept += _sweep_orphans(root_fd, states_fd) + _sweep_passing(states_fd)
             _sweep_images(states_fd)
@@ -160,16 +162,21 @@ def _take_state_away(session_id: str, root_fd: int) -> str | None:
     return name
 
 
-def _remove_if_there(name: str, parent_fd: int) -> None:
-    # A prune in another process may sweep it at the same time.
-    with suppress(FileNotFoundError):
-        tree.remove_tree(name, parent_fd)
+def _remove_state(name: str | None, root_fd: int) -> None:
+    """Remove state that was taken away, if there was any."""
+    if name is None:
+        return
+    with _open_if_there(STATE_FOLDER, root_fd) as states_fd:
+        if states_fd is not None:
+            # A prune in another process may sweep it at the same time.
+            with suppress(FileNotFoundError):
+                tree.remove_tree(name, states_fd)
 
 
 @contextmanager
-def _state_folder(root_fd: int) -> Iterator[int | None]:
+def _open_if_there(name: str, dir_fd: int) -> Iterator[int | None]:
     try:
-        fd = tree.open_folder(STATE_FOLDER, root_fd)
+        fd = tree.open_folder(name, dir_fd)
     except FileNotFoundError:
         yield None
         return

@@ -50,9 +50,10 @@ class SavedHeader:
 def encode(snapshot: Snapshot, header: SavedHeader, *, dense: bool = True) -> list[bytes]:
     """The file of a snapshot, in pieces."""
     fields = json.dumps(asdict(header)).encode()
-    table = b"".join(_RANGE.pack(*place) for place in snapshot.ranges)
+    table = b"".join(_RANGE.pack(*place) for place in snapshot.pieces)
     compressor = zstd.ZstdCompressor(level=DENSE_LEVEL if dense else FAST_LEVEL)
-    payload = [compressor.compress(table), compressor.compress(snapshot.data), compressor.flush()]
+    payload = [compressor.compress(piece) for piece in (table, *snapshot.pieces.values())]
+    payload.append(compressor.flush())
     pieces = [MAGIC, _LENGTH.pack(len(fields)), fields, *payload]
     digest = hashlib.sha256()
     for piece in pieces:
@@ -75,8 +76,9 @@ def decode(data: bytes) -> tuple[SavedHeader, Snapshot]:
     payload = memoryview(expand(content[start:], pages + header.size))
     if pages > len(payload):
         raise ValueError("its page table is cut off")
-    ranges = tuple((start, length) for start, length in _RANGE.iter_unpack(payload[:pages]))
-    return header, Snapshot(header.size, ranges, payload[pages:], header.descriptors, header.clock_ns)
+    places = [(start, length) for start, length in _RANGE.iter_unpack(payload[:pages])]
+    snapshot = Snapshot.from_file(header.size, places, payload[pages:], header.descriptors, header.clock_ns)
+    return header, snapshot
 
 
 def _decode_header(data: bytes) -> tuple[SavedHeader, int]:

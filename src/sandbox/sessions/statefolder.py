@@ -124,7 +124,7 @@ class StateFolder:
             recipe.preload,
             recipe.data_path,
             snapshot.size,
-            len(snapshot.ranges),
+            len(snapshot.pieces),
             snapshot.descriptors,
             snapshot.clock_ns,
         )

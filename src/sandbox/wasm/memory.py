@@ -10,6 +10,10 @@ from sandbox.wasm import capi
 if TYPE_CHECKING:
     from struct import Struct
 
+_memcmp = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t)(
+    ("memcmp", ctypes.CDLL(None))
+)
+
 
 class Memory:
     """Bounds-checked access; every address and length here may come from a guest.
@@ -44,6 +48,10 @@ class Memory:
     def read(self, address: int, length: int) -> bytes | None:
         """A copy of these bytes; None where they are not all inside the memory."""
         return bytes(self._view[address : address + length]) if self.within(address, length) else None
+
+    def holds(self, address: int, data: bytes) -> bool:
+        """Whether these bytes are there now."""
+        return self.within(address, len(data)) and _memcmp(self.base + address, data, len(data)) == 0
 
     def write(self, address: int, data: bytes | memoryview) -> bool:
         """Write bytes; False, and nothing written, where they do not fit."""
