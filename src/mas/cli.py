@@ -51,7 +51,9 @@ Session = Annotated[
 Tmux = Annotated[
     str | None, typer.Option("--tmux", metavar="NAME", help="The session that is meant, by its tmux name.")
 ]
-Id = Annotated[str | None, typer.Argument(metavar="ID", help="The session, by its whole id.")]
+WholeId = typer.Argument(metavar="ID", help="The session, by its whole id.")
+Id = Annotated[str, WholeId]
+OptionalId = Annotated[str | None, WholeId]
 FilePath = Annotated[str, typer.Argument(metavar="PATH", help="Relative to the session's folder.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 AgentArgument = Annotated[str, typer.Argument(metavar="AGENT", help="Two digits, like 10.")]
@@ -133,12 +135,14 @@ def list_sessions(
     page = find_runs().list(status=status)  # type: ignore[arg-type]  # checked above
     if as_json:
         print_json(page)
-        return
-    print_page(page)
+    else:
+        print_page(page)
 
 
 @app.command()
-def show(session_id: Id = None, session: Session = None, tmux: Tmux = None, *, as_json: Json = False) -> None:
+def show(
+    session_id: OptionalId = None, session: Session = None, tmux: Tmux = None, *, as_json: Json = False
+) -> None:
     """Show a session with its agents."""
     runs = find_runs()
     details = runs.show(choose(runs, session_id or session, tmux))
@@ -189,34 +193,31 @@ def attach(session: Session = None, tmux: Tmux = None) -> None:
     """Show a session's panes in this terminal; leave them with Ctrl-b d."""
     runs = find_runs()
     words = shlex.split(runs.show(choose(runs, session, tmux)).attach_command)
-    os.environ.pop(
-        "TMUX", None
-    )  # the agents have a tmux server of their own, so this is no session in itself
+    os.environ.pop("TMUX", None)  # the agents have a server of their own: this is no session in itself
     os.execvp(words[0], words)  # noqa: S606 - no shell is wanted; the words are tmux and our own names
 
 
 @app.command()
-def stop(session_id: Id = None, session: Session = None, tmux: Tmux = None, *, as_json: Json = False) -> None:
+def stop(
+    session_id: OptionalId = None, session: Session = None, tmux: Tmux = None, *, as_json: Json = False
+) -> None:
     """End a session's agents with everything that they started; its workspace stays."""
     runs = find_runs()
     stopped = runs.stop(choose(runs, session_id or session, tmux))
-    print_json(stopped) if as_json else typer.echo(f"stopped session {stopped.session_id}")
+    if as_json:
+        print_json(stopped)
+    else:
+        typer.echo(f"stopped session {stopped.session_id}")
 
 
 @app.command()
-def restore(
-    session_id: Annotated[str, typer.Argument(metavar="ID", help="The session, by its whole id.")],
-    *,
-    as_json: Json = False,
-) -> None:
+def restore(session_id: Id, *, as_json: Json = False) -> None:
     """Start the agents of a stopped session again, in the workspace that was kept."""
     print_run(find_runs().restore(session_id), as_json=as_json)
 
 
 @app.command()
-def delete(
-    session_id: Annotated[str, typer.Argument(metavar="ID", help="The session, by its whole id.")],
-) -> None:
+def delete(session_id: Id) -> None:
     """Remove a stopped session with everything in its workspace."""
     find_runs().delete(session_id)
     typer.echo(f"deleted session {session_id}")

@@ -41,7 +41,7 @@ def find_server(settings: Settings) -> Client | None:
     if named:
         return Client(named, token)
     try:
-        note = json.loads((settings.root / "sessions" / ".api.json").read_text(encoding="utf-8"))
+        note = json.loads(settings.address_file.read_text(encoding="utf-8"))
         client = Client(str(note["url"]), token)
         return client if note["tmuxSocket"] == settings.tmux_socket and client.answers() else None
     except (OSError, ValueError, KeyError, TypeError, MasError):

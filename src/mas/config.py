@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from pydantic import (
     BaseModel,
@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = [
+    "CONTROL_CHARACTERS",
+    "MESSAGE_MAX_CHARACTERS",
     "META_ID",
+    "MODES",
     "UNIT_WINDOWS",
     "Agent",
     "AgentId",
@@ -37,6 +40,7 @@ __all__ = [
     "Value",
     "default_team",
     "load_config",
+    "split_command",
 ]
 
 META_ID = "00"
@@ -52,6 +56,7 @@ CONTROL_CHARACTERS = r"\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f"
 TEXT_PATTERN = f"^[^{CONTROL_CHARACTERS}]*$"
 
 Mode = Literal["legacy", "isolated"]
+MODES: tuple[Mode, ...] = get_args(Mode)
 AgentId = Annotated[str, StringConstraints(pattern=r"^[0-9]{2}$")]
 Text = Annotated[
     str, StringConstraints(min_length=1, max_length=MESSAGE_MAX_CHARACTERS, pattern=TEXT_PATTERN)

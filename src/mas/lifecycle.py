@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from mas import agents, processes, workspace
-from mas.config import RunConfig, load_config
+from mas.config import MODES, RunConfig, load_config
 from mas.errors import InvalidSessionId, LegacyRunning, SessionIdTaken
 from mas.locks import lock_file, lock_folder
 from mas.registry import UUID4, Registry, make_private_folder
@@ -214,7 +214,7 @@ def _refuse_second_legacy(place: Place) -> None:
 
 
 def _choose_id(place: Place, known: Iterable[str], wanted: str | None) -> str:
-    folders = [Layout(place.root, "", "isolated").sandbox_root, Layout(place.root, "", "legacy").sandbox_root]
+    folders = [Layout(place.root, "", mode).sandbox_root for mode in MODES]
     on_disk = [path.name for folder in [*folders, place.registry.scratch] for path in _entries_of(folder)]
     taken = {name[:PREFIX_CHARACTERS]: name for name in [*known, *on_disk]}
     if wanted is not None:

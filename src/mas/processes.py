@@ -9,12 +9,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mas.supervisor import KILL_AFTER_SECONDS, descendants, send, start_time
+from mas.supervisor import KILL_AFTER_SECONDS, descendants, process_fields, send, start_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["Process", "ask_to_stop", "callers_of_tmux", "end", "identify", "is_alive", "marked"]
+__all__ = ["MARK_NAME", "Process", "ask_to_stop", "callers_of_tmux", "end", "identify", "is_alive", "marked"]
 
 Process = tuple[int, int]
 """Pid and start time: together they name one process for good."""
@@ -137,7 +137,5 @@ def _own_line() -> set[int]:
 
 
 def _parent_of(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1])
-    except (OSError, IndexError):
-        return 0
+    fields = process_fields(pid)
+    return int(fields[1]) if fields else 0

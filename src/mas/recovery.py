@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from mas import lifecycle, processes
+from mas.config import MODES
 from mas.locks import try_lock_folder
 from mas.registry import TEMPORARY_PREFIX, UUID4, Status, make_private_folder
 from mas.workspace import Layout
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
-    from mas.config import Mode
     from mas.lifecycle import Place
     from mas.tmux import Session
 
@@ -181,8 +181,7 @@ def _is_outdated(place: Place, entry: dict[str, Any], live: dict[str, Session]) 
 
 def _sweep_folders(place: Place) -> None:
     """Remove the folders that were on their way in or out."""
-    modes: tuple[Mode, ...] = ("isolated", "legacy")
-    for folder in [Layout(place.root, "", mode).sandbox_root for mode in modes]:
+    for folder in [Layout(place.root, "", mode).sandbox_root for mode in MODES]:
         if folder.is_dir():
             with open_root(folder) as descriptor:
                 sweep(descriptor)
@@ -199,5 +198,4 @@ def _remove_stale_files(place: Place) -> None:
 
 
 def _has_folder(place: Place, session_id: str) -> bool:
-    modes: tuple[Mode, ...] = ("isolated", "legacy")
-    return any(Layout(place.root, session_id, mode).folder.exists() for mode in modes)
+    return any(Layout(place.root, session_id, mode).folder.exists() for mode in MODES)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from mas.config import Mode
+from mas.config import MODES
 from mas.locks import lock_file
 from mas.workspace import Layout, disk_work
 from sandbox.sessions import hold_session
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["TEMPORARY_PREFIX", "UUID4", "Claim", "Registry", "Status", "make_private_folder", "now"]
 
 Status = Literal["active", "stopped", "error"]
+STATUSES: tuple[Status, ...] = get_args(Status)
 
 INDEX_VERSION = "1.0"
 TEMPORARY_PREFIX = "tmp-"
@@ -174,7 +175,7 @@ class Registry:
 
     def session_folders(self) -> Iterator[tuple[Layout, dict[str, str]]]:
         """Every folder of a run with its .session file; plain sandbox sessions have none and are left out."""
-        for mode in get_args(Mode):
+        for mode in MODES:
             parent = Layout(self.root, "", mode).sandbox_root
             for path in sorted(parent.iterdir()) if parent.is_dir() else []:
                 facts = self.read_session_file(path) if UUID4.fullmatch(path.name) else None
@@ -246,8 +247,8 @@ def _is_entry(entry: object) -> bool:
         isinstance(entry, dict)
         and all(isinstance(entry.get(field), str) for field in fields)
         and UUID4.fullmatch(entry["sessionId"]) is not None
-        and entry["mode"] in get_args(Mode)
-        and entry["status"] in get_args(Status)
+        and entry["mode"] in MODES
+        and entry["status"] in STATUSES
     )
 
 
@@ -256,7 +257,7 @@ def _entry_of(layout: Layout, facts: dict[str, str]) -> dict[str, Any]:
     return {
         "sessionId": layout.session_id,
         "tmuxSession": facts.get("TMUX_SESSION") or layout.tmux_session,
-        "status": status if status in get_args(Status) else "stopped",
+        "status": status if status in STATUSES else "stopped",
         "createdAt": facts.get("CREATED_AT") or now(),
         "workingDir": str(layout.working_dir),
         "mode": layout.mode,

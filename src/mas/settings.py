@@ -35,6 +35,11 @@ class Settings(BaseSettings):
     agent_command: Annotated[str, AfterValidator(_checked_command)] | None = None
     api_token: SecretStr | None = None
 
+    @property
+    def address_file(self) -> Path:
+        """Where a running server says how to reach it; only its owner can read it."""
+        return self.root / "sessions" / ".api.json"
+
 
 def read_settings() -> Settings:
     """The settings of this process; InvalidConfiguration names a variable that breaks its rule."""

@@ -1,6 +1,6 @@
 """Operations on runs and their agents."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Body, Depends, Header, Path, Query, Response
 from fastapi.exceptions import HTTPException
@@ -8,7 +8,7 @@ from fastapi.requests import Request
 from fastapi.responses import PlainTextResponse
 
 from mas.config import Message, RunConfig
-from mas.runs import AgentView, Run, RunDetails, RunPage, Runs, Stopped
+from mas.runs import AgentView, Run, RunDetails, RunPage, Runs, Status, Stopped
 from mas.service.models import Accepted
 from mas.service.problems import responses
 from mas.service.stream import EventStream, stream_output
@@ -103,7 +103,7 @@ def create_run(runs: TheRuns, config: Team, idempotency_key: IdempotencyKey = No
 )
 def list_sessions(
     runs: TheRuns,
-    status: Annotated[Literal["active", "stopped", "error"] | None, Query(description="Only these.")] = None,
+    status: Annotated[Status | None, Query(description="Only these.")] = None,
     limit: Annotated[
         int | None, Query(ge=1, le=MOST_SESSIONS_PER_PAGE, description="All, when left out.")
     ] = None,

@@ -21,15 +21,10 @@ if TYPE_CHECKING:
 
     from mas.runs import Runs
 
-__all__ = ["address_file", "serve"]
+__all__ = ["serve"]
 
 SHUTDOWN_SECONDS = 3
 BACKLOG = 1_024
-
-
-def address_file(root: Path) -> Path:
-    """Where a running server says how to reach it; only its owner can read it."""
-    return root / "sessions" / ".api.json"
 
 
 def serve(runs: Runs, *, host: str, port: int) -> None:
@@ -62,7 +57,7 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, app: FastAPI, runs: Runs, listener: socket.socket) -> None:
         super().__init__(config)
         self._app = app
-        self._note = address_file(runs.settings.root)
+        self._note = runs.settings.address_file
         self._facts = {
             "url": _url(listener),
             "pid": os.getpid(),
