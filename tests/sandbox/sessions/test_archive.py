@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import os
@@ -102,6 +103,16 @@ def test_a_session_whose_archive_cannot_be_written_stays(tmp_path, aged_session)
     result = archive_sessions(24, tmp_path / "out", root)
     assert (result.archives, list(result.errors)) == ({}, [session_id])
     assert os.listdir(root) == [session_id]
+
+
+def test_an_archive_that_fails_half_way_leaves_no_file_and_prints_nothing(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
+    folder = make_session("s", tmp_path / "root")
+    folder.joinpath(*"d" * (MAX_DEPTH + 1)).mkdir(parents=True)
+    with pytest.raises(OSError, match="nested deeper"):
+        archive_session("s", tmp_path / "out", tmp_path / "root")
+    gc.collect()
+    assert (os.listdir(tmp_path / "out"), capsys.readouterr().err) == ([], "")
 
 
 def test_a_session_in_use_is_not_archived(tmp_path):
