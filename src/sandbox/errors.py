@@ -11,7 +11,7 @@ SandboxError
 └── SessionError
     ├── InvalidSessionId (ValueError)
     ├── InvalidSessionPath (ValueError)
-    ├── SessionInUse (RuntimeError)         deletion of a session that is executing
+    ├── SessionInUse (RuntimeError)         deletion of a session that is executing or held
     ├── ArchiveRejected (ValueError)        an archive that must not be unpacked
     ├── StateUnusable (RuntimeError)        saved interpreter state that cannot be resumed
     ├── NotStateful (RuntimeError)          what only a stateful session can do
@@ -130,11 +130,11 @@ class InvalidSessionPath(SessionError, ValueError):
 
 
 class SessionInUse(SessionError, RuntimeError):
-    """A session is executing, here or in another process."""
+    """A session is executing, here or in another process, or a program holds it."""
 
-    def __init__(self, session_id: str) -> None:
-        self.session_id = session_id
-        super().__init__(f"session {session_id} is in use; try again when its execution has ended")
+    def __init__(self, session_id: str, *, remedy: str = "try again when its execution has ended") -> None:
+        self.session_id, self.remedy = session_id, remedy
+        super().__init__(f"session {session_id} is in use; {remedy}")
 
 
 class ArchiveRejected(SessionError, ValueError):

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 SUFFIX = ".tar.zst"
 FILE_MODE = 0o600
+RELEASE = "stop what holds it, or let it go with hold_session(session_id, held=False)"
 DEFAULT_LIMITS = tarball.Limits(max_bytes=8 * 1024**3, max_files=500_000)
 
 
@@ -106,7 +107,7 @@ def archive_session(
         with ExitStack() as held:
             held.callback(os.close, fd)
             if not keep and _is_held(fd, session_id):
-                raise SessionInUse(session_id)
+                raise SessionInUse(session_id, remedy=RELEASE)
             with _settled(session_id, root):
                 _write(session_id, root_fd, fd, folder, log)
             if keep:

@@ -125,7 +125,7 @@ def test_a_session_in_use_is_not_archived(tmp_path):
 def test_a_held_session_is_archived_only_beside_itself(tmp_path):
     make_session("s", tmp_path)
     hold_session("s", tmp_path)
-    with pytest.raises(SessionInUse):
+    with pytest.raises(SessionInUse, match="is in use; stop what holds it"):
         archive_session("s", tmp_path / "out", tmp_path)
     assert not (tmp_path / "out").exists()
     assert archive_session("s", tmp_path / "out", tmp_path, keep=True).exists()

@@ -61,6 +61,14 @@ def test_what_is_there_is_kept_where_overwriting_is_not_wanted(session, source, 
     assert sorted(os.listdir(session)) == [".metadata.json", "a.txt"]
 
 
+def test_a_file_of_the_host_is_kept_where_overwriting_is_not_wanted(session, source, tmp_path):
+    (session / "a.txt").write_text("the session's")
+    with pytest.raises(FileExistsError):
+        copy_out_of_session("s", "a.txt", source / "a.txt", tmp_path / "root", overwrite=False)
+    assert (source / "a.txt").read_text() == "a"
+    assert sorted(os.listdir(source)) == [".metadata.json", "a.txt", "link", "sub"]
+
+
 def test_no_copy_goes_through_a_symlink_in_the_session(session, source, tmp_path):
     (tmp_path / "outside").mkdir()
     (session / "out").symlink_to(tmp_path / "outside")
