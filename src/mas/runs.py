@@ -31,6 +31,7 @@ from sandbox.events import SandboxLogger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from io import FileIO
     from pathlib import Path
 
     from mas.config import RunConfig
@@ -263,6 +264,12 @@ class Runs:
         from sandbox.sessions.files import read_session_file
 
         return read_session_file(session_id, path, self._layout(session_id).sandbox_root)
+
+    def open_file(self, session_id: str, path: str) -> FileIO:
+        """The same, open, to be read piece by piece and closed by the caller."""
+        from sandbox.sessions.files import open_session_file
+
+        return open_session_file(session_id, path, self._layout(session_id).sandbox_root)
 
     def write_file(self, session_id: str, path: str, data: bytes) -> None:
         """Write a file of the run's sandbox; RunNotFound, and the errors of sandbox.write_session_file."""

@@ -368,6 +368,15 @@ def test_paths_outside_and_control_files_are_refused(world, client, session, pat
     assert sorted(Path(session["workingDir"]).rglob("*")) == before
 
 
+def test_a_file_larger_than_memory_is_sent_piece_by_piece(client, session):
+    vast = Path(session["workingDir"], "vast")
+    vast.touch()
+    os.truncate(vast, 2**42)
+    with client.stream("GET", f"/sessions/{session['sessionId']}/files/vast") as response:
+        assert response.headers["content-length"] == str(2**42)
+        assert next(response.iter_bytes(1_000)) == bytes(1_000)
+
+
 def test_files_whose_names_are_no_text_are_left_out_of_a_listing(client, session):
     path = f"/sessions/{session['sessionId']}/files"
     folder = Path(session["workingDir"], "odd")

@@ -1,10 +1,14 @@
 """Code and files in a session's sandbox."""
 
+import os
 import threading
+from collections.abc import Iterator
+from io import FileIO
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Query, Response
+from fastapi import APIRouter, Depends, Path, Query
 from fastapi.requests import Request
+from fastapi.responses import StreamingResponse
 
 from mas.service.models import Deleted, Execution, FileList, Written
 from mas.service.problems import responses
@@ -14,6 +18,7 @@ from sandbox.result import SandboxResult
 
 __all__ = ["router"]
 
+PIECE_BYTES = 1024 * 1024
 BYTES = {"schema": {"type": "string", "format": "binary"}}
 
 FilePath = Annotated[
@@ -28,10 +33,23 @@ FilePath = Annotated[
 router = APIRouter(tags=["sandbox"])
 
 
-class FileResponse(Response):
+class FileResponse(StreamingResponse):
     """A file's bytes; never shown by a browser as a page."""
 
     media_type = "application/octet-stream"
+
+
+def send_file(file: FileIO) -> FileResponse:
+    """An open file as it is now, piece by piece, because sandboxed code chooses how large it is."""
+    size = os.fstat(file.fileno()).st_size
+    return FileResponse(_pieces(file, size), headers={"Content-Length": str(size)})
+
+
+def _pieces(file: FileIO, size: int) -> Iterator[bytes]:
+    with file:
+        while size and (data := file.read(min(size, PIECE_BYTES))):
+            size -= len(data)
+            yield data
 
 
 async def read_body(request: Request) -> bytes:
@@ -86,7 +104,7 @@ def list_files(
 )
 def read_file(runs: TheRuns, session_id: OneSession, path: FilePath) -> FileResponse:
     """The bytes of a file."""
-    return FileResponse(runs.read_file(session_id, path))
+    return send_file(runs.open_file(session_id, path))
 
 
 @router.put(

@@ -8,6 +8,7 @@ call out of the workspace.
 from __future__ import annotations
 
 import errno
+import io
 import os
 import stat
 import uuid
@@ -79,13 +80,22 @@ def read_session_file(
     logger: SandboxLogger | None = None,
 ) -> bytes:
     """The contents of one file."""
-    with (
-        locating(session_id, relative_path, workspace_root) as (parent_fd, name),
-        tree.closing_fd(tree.open_file(name, parent_fd)) as fd,
-    ):
-        data = tree.read_all(fd)
-    log_file(logger, session_id, "read", os.fspath(relative_path), len(data))
-    return data
+    with open_session_file(session_id, relative_path, workspace_root, logger) as file:
+        return file.readall()
+
+
+def open_session_file(
+    session_id: str,
+    relative_path: SessionPath,
+    workspace_root: Root = None,
+    logger: SandboxLogger | None = None,
+) -> io.FileIO:
+    """One file, open to be read piece by piece: it may be larger than memory."""
+    with locating(session_id, relative_path, workspace_root) as (parent_fd, name):
+        file = io.FileIO(tree.open_file(name, parent_fd))
+    size = os.fstat(file.fileno()).st_size
+    log_file(logger, session_id, "read", os.fspath(relative_path), size)
+    return file
 
 
 def write_session_file(
