@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -18,6 +19,10 @@ from mas.runs import Runs
 from mas.settings import Settings
 from sandbox.events import SandboxLogger
 from sandbox.sessions import make_session
+
+# A shell starts what it runs in the background with Ctrl-C ignored, and every child would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 PROJECT = Path(__file__).resolve().parent.parent
 DEADLINE_SECONDS = 60.0

@@ -389,7 +389,7 @@ AS_NOBODY = 65534
 def prune_without_privileges(root):
     """Prune as a user whom file permissions bind; the tests may run as root."""
     code = (
-        "import dataclasses, json, os, sys\n"
+        "import dataclasses, json, os, sys, structlog\n"
         "from sandbox.sessions.prune import prune_sessions\n"
         "if os.geteuid() == 0:\n"
         f"    os.setgroups([]); os.setgid({AS_NOBODY}); os.setuid({AS_NOBODY})\n"
