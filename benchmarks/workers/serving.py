@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import sys
 import tempfile
@@ -184,6 +185,20 @@ def private_bytes_of(process):
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_Dirty"))
 
 
+def peak_bytes():
+    """The most memory that this process and its children held; those that ended count by the largest."""
+    lines = [line for process in family() for line in status_of(process) if line.startswith("VmHWM")]
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    return max(sum(int(line.split()[1]) for line in lines), ended) * 1024
+
+
+def status_of(process):
+    try:
+        return Path(f"/proc/{process}/status").read_text().splitlines()
+    except OSError:
+        return []
+
+
 def family():
     """This process and everything that it started."""
     found, waiting = [], [os.getpid()]
@@ -203,7 +218,8 @@ def serve(make):
     first = [json.dumps({"do": "fresh", "code": sys.argv[-1]})] if FIRST in sys.argv else None
     try:
         for line in first or sys.stdin:
-            answers.write(json.dumps(answer(contestant, json.loads(line))) + "\n")
+            said = answer(contestant, json.loads(line))
+            answers.write(json.dumps({**said, "peak_bytes": peak_bytes()} if first else said) + "\n")
             answers.flush()
     finally:
         shutil.rmtree(contestant.root, ignore_errors=True)

@@ -1,6 +1,6 @@
 // Pyodide under Node.js: a fresh interpreter is a new instance in the same process.
 import { createInterface } from "node:readline";
-import { mkdtempSync, writeFileSync, rmSync } from "node:fs";
+import { mkdtempSync, readFileSync, writeFileSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { tmpdir } from "node:os";
 import { createRequire } from "node:module";
@@ -79,7 +79,9 @@ async function answer({ do: verb, ...request }) {
 
 const say = (value) => process.stdout.write(JSON.stringify(value) + "\n");
 if (process.argv.includes("--first")) {
-  say(await answer({ do: "fresh", code: process.argv.at(-1) }));
+  const said = await answer({ do: "fresh", code: process.argv.at(-1) });
+  const peak = /VmHWM:\s+(\d+)/.exec(readFileSync("/proc/self/status", "utf8"));
+  say({ ...said, peak_bytes: Number(peak[1]) * 1024 });
 } else {
   for await (const line of createInterface({ input: process.stdin })) say(await answer(JSON.parse(line)));
 }

@@ -40,10 +40,10 @@ def test_a_worker_that_does_not_answer_is_ended():
 
 
 def test_a_first_result_comes_with_its_memory():
-    seconds, peak, answer = run_once(NATIVE, program("print"), environment={})
+    seconds, answer = run_once(NATIVE, program("print"), environment={})
     assert answer["output"] == "2\n"
     assert seconds > 0
-    assert peak > 1_000_000
+    assert answer["peak_bytes"] > 1_000_000
 
 
 def test_contestants_are_sampled_in_rounds():
