@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["retention_app"]
 
-DEFAULT_HOURS = 24.0
-
 retention_app = typer.Typer()
 
 
@@ -116,6 +114,7 @@ def _retention(
     older_than: float | None, max_sessions: int | None, max_total: str | None, min_free: str | None
 ) -> RetentionPolicy:
     from sandbox import RetentionPolicy
+    from sandbox.sessions.prune import DEFAULT_HOURS
 
     if (older_than, max_sessions, max_total, min_free) == (None, None, None, None):
         older_than = DEFAULT_HOURS

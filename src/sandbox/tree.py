@@ -108,6 +108,15 @@ def exists(name: str, dir_fd: int) -> bool:
     return True
 
 
+def is_in_place(fd: int, name: str | os.PathLike[str], dir_fd: int | None = None) -> bool:
+    """Whether what is open is still what has that name: it may go while one waits for its lock."""
+    try:
+        there = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(there, os.fstat(fd))
+
+
 def walk(
     root_fd: int,
     *,

@@ -38,7 +38,7 @@ def using(folder: Path, *, exclusive: bool = False) -> Iterator[int]:
         raise WorkspaceUnusable(folder, _why_not(error)) from None
     with tree.closing_fd(fd):
         fcntl.flock(fd, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
-        if not _is_still(fd, folder):
+        if not tree.is_in_place(fd, folder):
             raise WorkspaceUnusable(folder, _DELETED)
         yield fd
 
@@ -54,7 +54,7 @@ def try_exclusive(name: str, root_fd: int) -> int | None:
     except BlockingIOError:
         os.close(fd)
         return None
-    if _is_still(fd, name, root_fd):
+    if tree.is_in_place(fd, name, root_fd):
         return fd
     os.close(fd)
     raise FileNotFoundError(name)
@@ -94,12 +94,3 @@ _DELETED = "the session was deleted; get_session_sandbox makes a fresh one"
 
 def _why_not(error: OSError) -> str:
     return _DELETED if isinstance(error, FileNotFoundError) else str(error.strerror)
-
-
-def _is_still(fd: int, name: str | Path, dir_fd: int | None = None) -> bool:
-    """Whether the folder is still the one of that name: it may go while one waits for its lock."""
-    try:
-        there = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return os.path.samestat(there, os.fstat(fd))

@@ -205,19 +205,11 @@ def _locked(workspace_fd: int) -> Iterator[int | None]:
             return
         fcntl.flock(fd, fcntl.LOCK_EX)
         # The writer before us put another file in its place: lock that one instead.
-        if not _is_in_place(fd, workspace_fd):
+        if not tree.is_in_place(fd, METADATA_NAME, workspace_fd):
             os.close(fd)
             fd = None
     with tree.closing_fd(fd):
         yield fd
-
-
-def _is_in_place(fd: int, workspace_fd: int) -> bool:
-    try:
-        there = os.stat(METADATA_NAME, dir_fd=workspace_fd, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return os.path.samestat(there, os.fstat(fd))
 
 
 def _read_bytes(workspace_fd: int) -> bytes | None:
