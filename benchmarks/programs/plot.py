@@ -46,6 +46,9 @@ def draw_lines(axes, chart):
         axes.plot(sizes, values, marker="o", markersize=3.5, linewidth=width, color=COLOURS[name])
     axes.set_xscale(chart["x_scale"], **({"linthresh": 1000} if chart["x_scale"] == "symlog" else {}))
     axes.set_yscale("log")
+    sizes = sorted({size for points in chart["values"].values() for size, _ in points})
+    axes.set_xticks(sizes, [f"{size:,}" for size in sizes])
+    axes.minorticks_off()
     axes.set_xlabel(chart["x_name"])
     axes.grid(visible=True, alpha=0.25)
 
