@@ -38,7 +38,7 @@ LAYERS = {
         ["templates"],
     ],
     "sandbox": [
-        ["cli", "mcp"],
+        ["cli"],
         ["files_cli", "repl", "retention_cli", "state_cli"],
         ["session_cli", "doctor"],
         ["invocation"],

@@ -30,7 +30,15 @@ from sandbox.wasm.streams import Input
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["BaseSandbox", "OutputCallback", "PythonSandbox", "RuntimeType", "create_sandbox"]
+__all__ = [
+    "BaseSandbox",
+    "ExecuteOptions",
+    "OutputCallback",
+    "PythonSandbox",
+    "RuntimeType",
+    "check_runtime",
+    "create_sandbox",
+]
 
 DEFAULT_WORKSPACE = Path("workspace")
 LIMIT_EVENTS = {

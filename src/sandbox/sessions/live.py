@@ -89,8 +89,6 @@ class LiveSession:
         pending = self._pending
         return None if pending is None else pending.bytes
 
-    # ---- turns
-
     def take_turn(
         self,
         request: Request,
@@ -226,8 +224,6 @@ class LiveSession:
             os.close(self._lock)
             self._lock = -1
 
-    # ---- saving
-
     def save(self) -> None:
         """Have everything on disk, that of a turn which is just over included."""
         with self._turn:
@@ -284,8 +280,6 @@ class LiveSession:
 
     def _complain(self, error: Exception) -> None:
         self._logger.error("session.state.failed", error=f"{type(error).__name__}: {error}")
-
-    # ---- leaving memory
 
     def hibernate(self) -> None:
         """Have everything on disk and nothing in memory."""

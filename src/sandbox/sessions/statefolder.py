@@ -73,8 +73,6 @@ class StateFolder:
         if not self.path.is_dir():
             self.path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
 
-    # ---- who is ahead of what is saved
-
     def lock(self, wait_seconds: float) -> int:
         """Become the process that may be ahead of what is saved; SessionInUse where another stays it."""
         fd = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
@@ -107,8 +105,6 @@ class StateFolder:
     def has_save(self) -> bool:
         """Whether an interpreter is saved here."""
         return (self.path / STATE_FILE).exists()
-
-    # ---- saving and loading
 
     def save(self, snapshot: Snapshot, image: Image, generation: int, *, lock: int, dense: bool) -> bool:
         """Replace what is saved; the one before stays until the new one is whole.
@@ -180,8 +176,6 @@ class StateFolder:
 
     def _unusable(self, reason: str) -> StateUnusable:
         return StateUnusable(self.session_id, reason, remedy=START_FRESH)
-
-    # ---- the memory that a save differs from
 
     def _keep_image(self, image: Image, folder_fd: int) -> None:
         """Have the image beside the state, so that neither a cleared cache nor another machine matters."""

@@ -245,8 +245,6 @@ class Gate(OpenFiles):
                 self._renamed(at.mount, *places, moved=moved, replaced=replaced is not None)
         return error
 
-    # ---- what is where
-
     def _name(self, address: int, length: int) -> bytes | None:
         """A path that the guest names; None where wasmtime refuses it: not in the memory, or with a NUL."""
         if length > MOST_PATH_BYTES:

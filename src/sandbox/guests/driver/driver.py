@@ -83,9 +83,6 @@ def serve() -> None:
     host_call(b"R" + struct.pack("<iB", code, flags) + text)
 
 
-# ---- making an image
-
-
 def prepare(job: Job) -> Report:
     """Import what an image holds; the value names the module that failed and why."""
     for name in (*COMMON_MODULES, *job["preload"]):
@@ -143,9 +140,6 @@ def pin() -> None:
         known.update(map(id, found))
         fresh = gc.get_referents(*found)
     host_call(b"P" + array.array("I", known).tobytes())
-
-
-# ---- running code
 
 
 def check(job: Job) -> Report:
@@ -294,9 +288,6 @@ def flush_output() -> bool:
         except BaseException:
             flushed = False
     return flushed
-
-
-# ---- nothing of the image's past
 
 
 def renew(job: Job) -> None:
