@@ -20,6 +20,7 @@ from mas.errors import (
     RunActive,
     RunNotActive,
     RunNotFound,
+    TmuxFailed,
     WorkspaceFailed,
 )
 from mas.lifecycle import Place, attempting
@@ -204,7 +205,11 @@ class Runs:
         agents.wait_until_ready(layout, launch)
         if not agents.view(layout, launch, pane).alive:
             raise AgentNotRunning(session_id, target)
-        deliver(self._place.tmux, pane, data, submit=submit)
+        try:
+            deliver(self._place.tmux, pane, data, submit=submit)
+        except TmuxFailed:
+            self._running_agent(session_id, target)  # says so where the run has stopped meanwhile
+            raise
 
     def restart_agent(self, session_id: str, agent_id: str) -> AgentView:
         """End one agent with its processes and start it again in its pane.

@@ -298,15 +298,22 @@ class Log:
 
     def write(self, data: bytes) -> None:
         try:
-            if self.size > LOG_MAX_BYTES:
+            if self.size > LOG_MAX_BYTES or self.is_gone():
                 self.rotate()
             if self.file >= 0:
                 self.size += os.write(self.file, data)
         except OSError:
             pass
 
+    def is_gone(self) -> bool:
+        """Whether somebody removed the file; sandboxed code can."""
+        return self.file >= 0 and os.fstat(self.file).st_nlink == 0
+
     def rotate(self) -> None:
-        os.replace(self.name, f"{self.name}.1", src_dir_fd=self.folder, dst_dir_fd=self.folder)
+        try:
+            os.replace(self.name, f"{self.name}.1", src_dir_fd=self.folder, dst_dir_fd=self.folder)
+        except FileNotFoundError:
+            pass
         os.close(self.file)
         self.file = -1
         self.open()

@@ -172,3 +172,11 @@ def test_the_paste_mode_is_read_from_what_the_agent_prints(chunks, bracketed):
     assert prompt.bracketed is bracketed
     assert prompt.due() == (b"\x1b[200~text\x1b[201~\r" if bracketed else b"")
     assert prompt.due() == b""
+
+
+def test_a_log_that_was_removed_begins_anew(tmp_path):
+    log = supervisor.Log(str(tmp_path / "agent-11.log"))
+    log.write(b"before\n")
+    (tmp_path / "agent-11.log").unlink()
+    log.write(b"after\n")
+    assert (tmp_path / "agent-11.log").read_bytes() == b"after\n"
