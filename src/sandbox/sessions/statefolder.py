@@ -183,8 +183,12 @@ class StateFolder:
         shared = self._images / identity(image)
         while not _is_same(shared, folder_fd):
             self._share_image(image, shared)
-            with suppress(FileNotFoundError):  # swept in between
+            try:
                 _link(shared, IMAGE_FILE, folder_fd)
+            except FileNotFoundError:
+                if shared.exists():  # it was not swept in between: the session's own folder is gone
+                    raise
+            else:
                 return
 
     def _share_image(self, image: Image, shared: Path) -> None:

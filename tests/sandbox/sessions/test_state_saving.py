@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import subprocess
 import threading
@@ -12,11 +13,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from sandbox import ExecutionPolicy, delete_session_workspace
+from sandbox import ExecutionPolicy, PythonSandbox, delete_session_workspace, tree
 from sandbox.errors import SessionInUse
 from sandbox.sessions import live, prune_sessions, residents
 from sandbox.sessions.lifecycle import make_session
 from sandbox.sessions.live import NEVER
+from sandbox.sessions.statefolder import StateFolder
 
 # A process that takes turns until it is killed, and says when each has its result.
 COUNT = """
@@ -394,3 +396,12 @@ def test_many_threads_under_pressure_lose_no_turn(stateful, bounds):
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(work, range(6)))
     assert sum(int(box.execute("n").value) for box in boxes) == 6 * 25
+
+
+def test_a_save_into_a_folder_that_is_gone_ends(tmp_path):
+    folder = StateFolder(tmp_path, "gone")
+    folder.make()
+    with tree.closing_fd(tree.open_folder(folder.path)) as fd:
+        shutil.rmtree(folder.path)
+        with pytest.raises(FileNotFoundError):
+            folder._keep_image(PythonSandbox(workspace=tmp_path / "ws").warm_up(), fd)
