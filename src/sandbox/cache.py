@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from sandbox.events import SandboxLogger
 
-__all__ = ["Cache", "CacheEntry", "cache_folder", "open_cache"]
+__all__ = ["Cache", "CacheEntry", "cache_folder", "file_sha256", "open_cache"]
 
 TEMP_PREFIX = ".tmp-"
 LOCK_PREFIX = ".lock-"
@@ -103,7 +103,7 @@ class Cache:
             with self._temp_file() as (temp, stream):
                 write(stream)
                 stream.flush()
-                digest = _sha256(temp)
+                digest = file_sha256(temp)
                 _remove_folder(target)
                 self._seal(target, digest, _stamp(temp))  # a reader never meets the entry without its seal
                 temp.replace(target)
@@ -235,7 +235,7 @@ class Cache:
             stamp = _stamp(path)
             if seal["stamp"] == stamp:
                 return None
-            if seal["sha256"] != _sha256(path):
+            if seal["sha256"] != file_sha256(path):
                 return "its content has changed since it was made"
             self._seal(path, seal["sha256"], stamp)
         except (OSError, ValueError, KeyError, TypeError) as error:
@@ -315,7 +315,8 @@ def _refusal(path: Path, is_kind: Callable[[int], bool], wrong_kind: str, *, sin
     return None
 
 
-def _sha256(path: Path) -> str:
+def file_sha256(path: Path) -> str:
+    """The digest of a file's content."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 

@@ -207,8 +207,11 @@ def _find_or_build(recipe: Recipe, key: str, cache: Cache | None, logger: Sandbo
 def _read(recipe: Recipe, path: Path | None) -> Image | None:
     if path is None:
         return None
-    with path.open("rb") as stream:
-        return read_image(recipe, stream)
+    try:
+        with path.open("rb") as stream:
+            return read_image(recipe, stream)
+    except FileNotFoundError:
+        return None  # another process made room for something else
 
 
 def read_image(recipe: Recipe, stream: BinaryIO) -> Image:

