@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from sandbox.wasm import threads
+
 THREADS = 8
 ROUNDS = 500 if os.environ.get("SANDBOX_SOAK") else 15
 
@@ -137,3 +139,13 @@ def test_closing_while_others_run_lets_them_finish(make_box):
         started.wait(60)
         box.close()
         assert running.result(60).stdout == "1\n2\n"
+
+
+def test_a_task_that_was_abandoned_has_no_afterwards():
+    worker, done = threads._Worker(), []
+    abandoned, following = threads.Task(lambda: done.append("run")), threads.Task(lambda: None)
+    abandoned.abandon()
+    worker.give(abandoned, lambda: done.append("afterwards"))
+    worker.give(following, lambda: None)
+    following.wait()
+    assert done == []

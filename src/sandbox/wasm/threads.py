@@ -33,16 +33,17 @@ class Task(Generic[Result]):
         self._results: list[Result] = []
         self._error: BaseException | None = None
 
-    def run(self) -> None:
-        """Run the function, on the worker."""
+    def run(self) -> bool:
+        """Run the function, on the worker; False where it was abandoned."""
         if not self._claim.acquire(blocking=False):
-            return
+            return False
         try:
             self._results.append(self._context.run(self._function))
         except BaseException as error:  # noqa: BLE001 - handed to the caller
             self._error = error
         finally:
             self._finish()
+        return True
 
     def abandon(self) -> None:
         """Have it not run, where it has not begun."""
@@ -79,8 +80,8 @@ class _Worker:
     def _run(self) -> None:
         while True:
             task, afterwards = self._tasks.get()
-            task.run()
-            afterwards()
+            if task.run():
+                afterwards()
             del task, afterwards  # an idle worker keeps nothing alive
             with _guard:
                 if len(_idle) >= MOST_IDLE:
@@ -97,7 +98,8 @@ def run(
     """Run `function` on a deep stack and wait for it.
 
     `interrupt` asks it to end when the wait itself is interrupted, by Ctrl-C for one. `afterwards`
-    follows on the same thread, while the caller goes on with the result.
+    follows on the same thread, while the caller goes on with the result; a function that was
+    interrupted before it began has no afterwards.
     """
     task = Task(function)
     try:
