@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sandbox import ExecutionPolicy, create_session_sandbox
-from sandbox.wasm.forwards import Forwards
 from sandbox.wasm.gate import Gate
 from sandbox.wasm.imports import GATED
 
@@ -113,38 +112,24 @@ def count_fuel(root: Path, name: str, preload: tuple[str, ...]) -> dict[str, flo
 
 
 def count_calls(root: Path, name: str) -> dict[str, float]:
-    """Calls of a guest that reach the gate, and those that the gate passes on to wasmtime."""
+    """Calls of a guest that reach the gate."""
     run(root, name, ())
     counter: Counter[str] = Counter()
-    with_counting(Gate, GATED, lambda function, _: function, counter)
-    with_counting(Forwards, ("call",), lambda _, arguments: f"to wasmtime: {arguments[0]}", counter)
+    originals = {function: getattr(Gate, function) for function in GATED}
+    for function, original in originals.items():
+        setattr(Gate, function, counting(counter, function, original))
     run(root, name, ())
-    counted = dict(sorted(counter.items()))
-    without_counting()
-    return {key: float(value) for key, value in counted.items()}
+    for function, original in originals.items():
+        setattr(Gate, function, original)
+    return {function: float(calls) for function, calls in sorted(counter.items())}
 
 
-_replaced: list[tuple[type, str, Any]] = []
+def counting(counter: Counter[str], name: str, original: Callable[..., int]) -> Callable[..., int]:
+    def counted(self: Gate, *arguments: int) -> int:
+        counter[name] += 1
+        return original(self, *arguments)
 
-
-def with_counting(
-    owner: type, names: tuple[str, ...], key: Callable[[str, tuple[Any, ...]], str], counter: Counter[str]
-) -> None:
-    for name in names:
-        original = getattr(owner, name)
-        _replaced.append((owner, name, original))
-
-        def counting(self: Any, *arguments: Any, name: str = name, original: Any = original) -> Any:
-            counter[key(name, arguments)] += 1
-            return original(self, *arguments)
-
-        setattr(owner, name, counting)
-
-
-def without_counting() -> None:
-    while _replaced:
-        owner, name, original = _replaced.pop()
-        setattr(owner, name, original)
+    return counted
 
 
 def run(root: Path, name: str, preload: tuple[str, ...]) -> Any:

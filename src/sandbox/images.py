@@ -17,11 +17,11 @@ from sandbox.progress import progress
 from sandbox.scratch import scratch
 from sandbox.wasm import abi, threads
 from sandbox.wasm.call import Call
+from sandbox.wasm.descriptors import Mount
 from sandbox.wasm.engine import engine
 from sandbox.wasm.instance import Instance
 from sandbox.wasm.mapping import CHUNK_BYTES, SharedMemory
 from sandbox.wasm.names import HostOnlyNames
-from sandbox.wasm.openfiles import Mount, Streams
 from sandbox.wasm.quota import DiskLimits
 from sandbox.wasm.streams import Input, Output
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from sandbox.events import SandboxLogger
     from sandbox.guests.cpython import Guest
     from sandbox.wasm.memory import Memory
+    from sandbox.wasm.openfiles import Streams
 
 DRIVER_PROTOCOL = 1  # raise it when a driver of an older image could not serve this host
 FORMAT = 2  # raise it when the layout of an image file changes
 HEADER_BYTES = 4096
 BUILD_MEMORY_BYTES = 4 << 30
-SCRATCH_BYTES = 4096
 BUILD_SECONDS = 3
 MOST_SPARES = 8  # of one image, metered or not; each keeps at most MOST_UNDONE_BYTES
 KEPT_BUILD_OUTPUT = 1 << 16
@@ -85,14 +85,13 @@ class Header:
     """What is known of an image besides its content."""
 
     preload: tuple[str, ...]
-    scratch: int  # the address of the gate's own place in the guest's memory
     sha256: str  # of the content
 
     @classmethod
     def read(cls, stream: BinaryIO) -> Header:
         """The header at the beginning of a file."""
         fields = json.loads(stream.read(HEADER_BYTES).rstrip(b"\0"))
-        return cls(tuple(fields["preload"]), int(fields["scratch"]), str(fields["sha256"]))
+        return cls(tuple(fields["preload"]), str(fields["sha256"]))
 
     def write(self, stream: BinaryIO) -> None:
         """Write the header, padded to its fixed size."""
@@ -239,12 +238,12 @@ def _build_deep(recipe: Recipe, cache: Cache | None, logger: SandboxLogger, name
         recipe.guest, metered=True, memory_bytes=BUILD_MEMORY_BYTES, cache=cache, logger=logger
     )
     try:
-        address = _prepare(instance, recipe, folder)
+        _prepare(instance, recipe, folder)
         content = [instance.memory.read(start, CHUNK_BYTES) or b"" for start in _starts(instance)]
         digest = hashlib.sha256()
         for chunk in content:
             digest.update(chunk)
-        image = Image(recipe, iter(content), Header(recipe.preload, address, digest.hexdigest()))
+        image = Image(recipe, iter(content), Header(recipe.preload, digest.hexdigest()))
         if cache is not None:
             cache.store(name, partial(write_image, image))
         return image
@@ -257,14 +256,13 @@ def _starts(instance: Instance) -> range:
     return range(0, instance.memory.size(), CHUNK_BYTES)
 
 
-def _prepare(instance: Instance, recipe: Recipe, folder: str) -> int:
-    """Start the interpreter and import everything; the address of the gate's own place in its memory."""
+def _prepare(instance: Instance, recipe: Recipe, folder: str) -> None:
+    """Start the interpreter and import everything."""
     instance.open_world(
         recipe.mounts(workspace=folder, tmp=folder, data=folder),
         env=BASE_ENV,
         host_only=HostOnlyNames(),
         max_open_files=256,
-        scratch=None,
     )
     _start_driver(instance, recipe.guest)
     job = {"kind": "prepare", "preload": recipe.preload}
@@ -273,8 +271,6 @@ def _prepare(instance: Instance, recipe: Recipe, folder: str) -> int:
     if code:
         module, _, reason = report[REPORT.size :].decode("utf-8", "replace").partition("\n")
         raise PreloadFailed(module, reason)
-    with Call():
-        return instance.allocate(SCRATCH_BYTES)
 
 
 def _start_driver(instance: Instance, guest: Guest) -> None:

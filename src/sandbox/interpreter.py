@@ -123,10 +123,8 @@ class Interpreter:
         data = str(policy.mount_data_dir) if policy.mount_data_dir else scratch.empty()
         self._instance.open_world(
             image.recipe.mounts(workspace=self._workspace, tmp=self._tmp, data=data),
-            env=BASE_ENV,
             host_only=self._host_only,
             max_open_files=policy.max_open_files,
-            scratch=image.header.scratch,
         )
 
     def run(self, request: Request) -> Outcome:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 from sandbox.errors import PolicyValidationError
 from sandbox.interpreter import Interpreter
 from sandbox.snapshots import capture
-from sandbox.wasm.call import Call
-from sandbox.wasm.instance import UNLIMITED_FUEL
+from sandbox.wasm import abi
 from sandbox.wasm.lasting import LastingGate
 
 if TYPE_CHECKING:
@@ -22,7 +20,6 @@ class LastingInterpreter(Interpreter):
 
     def __init__(self, *parts: Any, snapshot: Snapshot | None = None, **options: Any) -> None:
         self._clock_ns = 0 if snapshot is None else snapshot.clock_ns
-        self._opened_ns = 0
         self._rests = False
         self._tmp_was_used = False
         super().__init__(*parts, **options, lasting=True)
@@ -30,8 +27,6 @@ class LastingInterpreter(Interpreter):
             self._go_on_from(snapshot)
 
     def _open_world(self) -> None:
-        # Read before the guest's clock starts, so that what is added to it later is never too little.
-        self._opened_ns = time.perf_counter_ns()
         super()._open_world()
         self._gate.clock_offset = self._clock_ns
 
@@ -42,9 +37,7 @@ class LastingInterpreter(Interpreter):
             needs = f"the saved interpreter alone needs {snapshot.size} bytes"
             raise PolicyValidationError("memory_bytes", limit, needs)
         snapshot.fill(self._instance)
-        self._instance.set_fuel(UNLIMITED_FUEL)
-        with Call():
-            self._gate.occupy(snapshot.descriptors)
+        self._gate.occupy(snapshot.descriptors)
 
     @property
     def _gate(self) -> LastingGate:
@@ -75,7 +68,7 @@ class LastingInterpreter(Interpreter):
 
     def _now(self) -> int:
         """The guest's monotonic clock, or a moment more."""
-        return self._clock_ns if self._rests else self._clock_ns + time.perf_counter_ns() - self._opened_ns
+        return self._clock_ns if self._rests else self._gate.now(abi.CLOCK_MONOTONIC) or 0
 
     def _used_tmp(self) -> bool:
         return self._tmp_was_used or (not self._rests and super()._used_tmp())

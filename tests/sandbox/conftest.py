@@ -10,15 +10,14 @@ import wasmtime
 
 from sandbox.wasm import abi
 from sandbox.wasm.call import Call
+from sandbox.wasm.descriptors import Mount
 from sandbox.wasm.engine import engine
 from sandbox.wasm.imports import define_host_functions
 from sandbox.wasm.instance import Instance
 from sandbox.wasm.names import HostOnlyNames
-from sandbox.wasm.openfiles import Mount
 from sandbox.wasm.quota import DiskLimits
 from sandbox.wasm.streams import Input, Output
 
-ANSWERS = 0x400  # where the gate has wasmtime answer, in the guest's memory
 TEXT = 0x1000  # where tests put names
 OUT = 0x2000  # where tests have results put
 PAGES = 4
@@ -103,10 +102,8 @@ class GatedGuest(RawGuest):
         self._instance = Instance(engine(metered=True), gated_program(), memory_bytes=1 << 21)
         self._instance.open_world(
             mounts,
-            env={},
             host_only=HostOnlyNames(host_only),
             max_open_files=max_open_files,
-            scratch=ANSWERS,
         )
         self.gate = self._instance.gate
         self.stdout = Output("stdout", 100)

@@ -27,7 +27,6 @@ from sandbox.errors import PolicyValidationError, SessionInUse, StateUnusable
 from sandbox.images import (
     DRIVER_PROTOCOL,
     HEADER_BYTES,
-    SCRATCH_BYTES,
     Image,
     Recipe,
     read_image,
@@ -223,7 +222,7 @@ def identity(image: Image) -> str:
     The content alone would let one session's file change the mounts of another's.
     """
     recipe, header = image.recipe, image.header
-    made_of = [header.sha256, header.scratch, recipe.guest.module_sha256, recipe.preload, recipe.data_path]
+    made_of = [header.sha256, recipe.guest.module_sha256, recipe.preload, recipe.data_path]
     return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()
 
 
@@ -234,8 +233,7 @@ def know_image(image: Image) -> Image:
 
 
 def _is_genuine(image: Image, content: bytes) -> bool:
-    fits = 0 <= image.header.scratch <= image.size - SCRATCH_BYTES
-    return fits and hashlib.sha256(content).hexdigest() == image.header.sha256
+    return hashlib.sha256(content).hexdigest() == image.header.sha256
 
 
 def _stamp(path: Path) -> Stamp | None:

@@ -15,7 +15,6 @@ import wasmtime
 from sandbox.errors import EngineUnusable, GuestRejected
 from sandbox.progress import progress
 from sandbox.wasm import abi, capi
-from sandbox.wasm.forwards import Trampoline, start_file_service
 from sandbox.wasm.imports import define_host_functions
 from sandbox.wasm.sections import mutable_globals
 from sandbox.wasm.watchdog import Watchdog
@@ -40,7 +39,6 @@ class Engine:
     def __init__(self, *, metered: bool) -> None:
         self.metered = metered
         self.wasmtime = wasmtime.Engine(_configuration(metered=metered))
-        self.trampoline = Trampoline(self.wasmtime)
         self._modules: dict[str, wasmtime.Module] = {}
         self._programs: dict[tuple[str, bool], wasmtime.InstancePre] = {}
         self._guard = threading.Lock()
@@ -162,10 +160,7 @@ def engine(*, metered: bool) -> Engine:
     check_process()
     with _guard:
         if metered not in _engines:
-            made = Engine(metered=metered)
-            if not _engines:
-                start_file_service(made.wasmtime, made.trampoline, metered=metered)
-            _engines[metered] = made
+            _engines[metered] = Engine(metered=metered)
             _owner = os.getpid()
             _handlers.update({number: capi.signal_handler(number) for number in TRAP_SIGNALS})
         return _engines[metered]

@@ -3,87 +3,68 @@
 from __future__ import annotations
 
 import os
-import stat
-from dataclasses import dataclass
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from sandbox.wasm import abi
+from sandbox.wasm.beneath import Walk, files_below
 from sandbox.wasm.call import Refusal
-from sandbox.wasm.openfiles import Descriptor, Mount, OpenFiles
-from sandbox.wasm.places import Places
+from sandbox.wasm.descriptors import Descriptor, Mount
+from sandbox.wasm.listing import Listing
+from sandbox.wasm.openfiles import OpenFiles, new_times
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from sandbox.wasm.call import Call
     from sandbox.wasm.names import HostOnlyNames
     from sandbox.wasm.openfiles import Streams
     from sandbox.wasm.quota import DiskLimits
 
-MOST_PATH_BYTES = 8192  # twice what Linux takes; checking a name costs the host its length
-KINDS = {
-    stat.S_IFDIR: abi.DIRECTORY,
-    stat.S_IFREG: abi.REGULAR_FILE,
-    stat.S_IFLNK: abi.SYMBOLIC_LINK,
-}
-UNKNOWN_KIND = 0
+MOST_PATH_BYTES = 4095  # as on Linux
 OPENABLE = (abi.DIRECTORY, abi.REGULAR_FILE, abi.SYMBOLIC_LINK)
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What a name stands for."""
-
-    identity: tuple[int, int]  # the same for two names of one file
-    kind: int  # a file type of WASI
-    size: int
+NEW_FILE_MODE = 0o666  # less what the host's umask takes away
+OPEN_FLAGS = abi.O_CREAT | abi.O_DIRECTORY | abi.O_EXCL | abi.O_TRUNC
+# Whatever is at a name by now, it is not followed, not waited for, and not inherited.
+_ALWAYS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_HOST_FLAGS = (
+    (abi.O_CREAT, os.O_CREAT),
+    (abi.O_DIRECTORY, os.O_DIRECTORY),
+    (abi.O_EXCL, os.O_EXCL),
+    (abi.O_TRUNC, os.O_TRUNC),
+)
 
 
 class Gate(OpenFiles):
     """The functions of WASI that work on names, and below it those on open files.
 
-    No address, length, descriptor or remembered path of a guest is trusted: wasmtime resolves paths
-    and checks rights, and what is remembered here serves only to refuse and to report.
+    No address, length, descriptor or remembered path of a guest is trusted: names are found by a
+    walk that cannot leave the folder, and what is remembered serves only to refuse and to report.
     """
 
     def __init__(self, *, host_only: HostOnlyNames, **parts: Any) -> None:
         super().__init__(**parts)
         self._host_only = host_only
-        self._places: dict[str, Places] = {}
+        self._listed: tuple[Descriptor, Listing] | None = None  # the folder that was read last
         self.touched_tmp = False
 
     def begin(self, call: Call, streams: Streams, limits: DiskLimits) -> None:
         """Start a new account of what the guest does."""
         super().begin(call, streams, limits)
-        self._forget()
         self.denied = False
 
-    def fd_readdir(self, args: int, _fd: int, buffer: int, length: int, _cookie: int, used: int) -> int:
-        if buffer - abi.U32.size < used < buffer + length:
-            return abi.EINVAL  # the count would fall on the entries that are looked through below
-        error = self._forward("fd_readdir", args)
-        if error == abi.SUCCESS:
-            filled = self._memory.unpack(abi.U32, used)
-            listing = None if filled is None else self._memory.view(buffer, min(filled[0], length))
-            if listing is not None and self._host_only.may_hide(
-                bytes(listing), cut_off=len(listing) == length
-            ):
-                self._blank(listing)
-        return error
-
-    def _blank(self, listing: memoryview) -> None:
-        """Overwrite hidden names with NULs, which the C library skips; cookies stay right."""
-        place = 0
-        while place + abi.DIRENT.size <= len(listing):
-            _, _, length, _ = abi.DIRENT.unpack_from(listing, place)
-            start, end = place + abi.DIRENT.size, place + abi.DIRENT.size + length
-            name = bytes(listing[start:end]).decode("utf-8", "surrogateescape")
-            cut_off = end > len(listing) and self._host_only.begin_with(name)
-            if cut_off or self._host_only.hide_name(name):
-                listing[start:end] = bytes(min(end, len(listing)) - start)
-            place = end
+    def fd_readdir(self, fd: int, buffer: int, length: int, cookie: int, used: int) -> int:
+        held = self._held.folder(fd)
+        if not self._memory.within(buffer, length) or not self._memory.within(used, abi.U32.size):
+            return abi.EFAULT
+        if cookie == 0 or self._listed is None or self._listed[0] is not held:
+            self._listed = held, Listing(held.host, self._host_only, self._call.check)
+        entries = self._listed[1].read(cookie, length)
+        self._memory.write(buffer, entries)
+        return self._answer(abi.U32, used, len(entries))
 
     def path_open(
         self,
-        args: int,
         fd: int,
         lookup: int,
         path: int,
@@ -94,104 +75,117 @@ class Gate(OpenFiles):
         fdflags: int,
         out: int,
     ) -> int:
-        name = self._name(path, length)
-        if name is None:
-            return self._forward("path_open", args)
-        creates = bool(oflags & abi.O_CREAT)
-        follow = bool(lookup & abi.LOOKUP_FOLLOW)
-        at = self._fds.get(fd)
-        if self._hides(at, name, follow=follow):
-            return abi.EACCES if creates else abi.ENOENT
-        if len(self._fds) >= self._most_fds:
-            return abi.EMFILE
-        found = self._glance(at, name, fd, lookup, path, length)
-        if found is not None and found.kind not in OPENABLE:
-            return abi.EACCES  # a FIFO would block the host, a device is nobody's business
-        new = creates and found is None
-        if new and not self._allows_node(at):
-            return abi.ENOSPC
-        error = self._forward("path_open", args)
-        if error == abi.SUCCESS:
-            opened = self._memory.unpack(abi.U32, out)
-            held = self._describe(at, name, rights, fdflags, follow=follow)
-            self._opened(held, found, truncates=bool(oflags & abi.O_TRUNC), new=new)
-            if opened is not None:
-                self._fds[opened[0]] = held
-        return error
+        if not self._memory.within(out, abi.U32.size):
+            return abi.EFAULT
+        if oflags & ~OPEN_FLAGS or fdflags & ~abi.FD_FLAGS or _contradict(oflags, rights):
+            return abi.EINVAL
+        creates, truncates = bool(oflags & abi.O_CREAT), bool(oflags & abi.O_TRUNC)
+        changes = creates or truncates or bool(rights & abi.RIGHT_FD_WRITE)
+        follow = bool(lookup & abi.LOOKUP_FOLLOW) and not oflags & abi.O_EXCL
+        hidden_error = abi.EACCES if creates else abi.ENOENT
+        with self._walk(fd, changes=changes, hidden_error=hidden_error) as spot:
+            name = self._name(path, length)
+            if creates and name.endswith(b"/"):
+                return abi.EISDIR
+            spot.go(name, follow=follow)
+            new = creates and spot.info is None
+            self._allow_open(fd, spot, new=new)
+            held = self._open(fd, spot, oflags, rights, fdflags)
+            self._opened(held, new=new, truncates=truncates)
+            return self._answer(abi.U32, out, self._held.add(held))
 
-    def _describe(
-        self, at: Descriptor | None, name: bytes, rights: int, fdflags: int, *, follow: bool
-    ) -> Descriptor:
-        mount = at.mount if at else None
-        if at is None or mount is None:
-            return Descriptor(mount)
-        return Descriptor(
-            mount,
-            self._place(at, name, follow=follow),
-            writes=bool(rights & abi.RIGHT_FD_WRITE),
-            appends=bool(fdflags & abi.FD_APPEND),
-        )
+    def _allow_open(self, fd: int, spot: Walk, *, new: bool) -> None:
+        if self._held.is_full:
+            raise Refusal(abi.EMFILE)
+        if spot.info is not None and abi.kind_of(spot.info) not in OPENABLE:
+            raise Refusal(abi.EACCES)  # a FIFO would block the host, a device is nobody's business
+        if new:
+            self._allow_node(fd, spot.name)
 
-    def _opened(self, held: Descriptor, found: Found | None, *, truncates: bool, new: bool) -> None:
-        if found is not None and not truncates:
-            held.end = found.size
+    def _open(self, fd: int, spot: Walk, oflags: int, rights: int, fdflags: int) -> Descriptor:
+        host = os.open(spot.name, _host_flags(oflags, rights, fdflags), NEW_FILE_MODE, dir_fd=spot.folder)
+        kind = abi.kind_of(os.fstat(host))
+        if kind not in (abi.DIRECTORY, abi.REGULAR_FILE):  # it has become something else just now
+            os.close(host)
+            raise Refusal(abi.EACCES)
+        return Descriptor(kind, host, self._held.folder(fd).mount, spot.path(), _kept(rights), fdflags)
+
+    def _opened(self, held: Descriptor, *, new: bool, truncates: bool) -> None:
         if new:
             self._made(held.mount, held.path)
-        elif truncates and found is not None and found.kind != abi.DIRECTORY:
+        elif truncates:
             self._wrote(held)
 
-    def path_filestat_get(self, args: int, fd: int, lookup: int, path: int, length: int, _out: int) -> int:
-        return self._look_only("path_filestat_get", args, fd, path, length, follow=bool(lookup & 1))
+    def path_filestat_get(self, fd: int, lookup: int, path: int, length: int, out: int) -> int:
+        with self._walk(fd) as spot:
+            spot.go(self._name(path, length), follow=bool(lookup & abi.LOOKUP_FOLLOW))
+            if spot.info is None:
+                return abi.ENOENT
+            return self._answer(abi.FILESTAT, out, *abi.filestat(spot.info))
 
     def path_filestat_set_times(
-        self, args: int, fd: int, lookup: int, path: int, length: int, *_times: int
+        self, fd: int, lookup: int, path: int, length: int, accessed: int, modified: int, which: int
     ) -> int:
-        return self._look_only("path_filestat_set_times", args, fd, path, length, follow=bool(lookup & 1))
+        with self._walk(fd, changes=True) as spot:
+            spot.go(self._name(path, length), follow=bool(lookup & abi.LOOKUP_FOLLOW))
+            if spot.info is None:
+                return abi.ENOENT
+            times = new_times(spot.info, accessed, modified, which)
+            os.utime(spot.name, ns=times, dir_fd=spot.folder, follow_symlinks=False)
+        return abi.SUCCESS
 
-    def path_readlink(self, args: int, fd: int, path: int, length: int, *_out: int) -> int:
-        return self._look_only("path_readlink", args, fd, path, length, follow=False)
+    def path_readlink(self, fd: int, path: int, length: int, buffer: int, size: int, used: int) -> int:
+        with self._walk(fd) as spot:
+            spot.go(self._name(path, length), follow=False)
+            target = os.readlink(spot.name, dir_fd=spot.folder)
+        if target.startswith(b"/"):
+            return abi.EPERM  # which the host has made, and which tells of its folders
+        if not self._memory.within(buffer, size):
+            return abi.EFAULT
+        self._memory.write(buffer, target[:size])
+        return self._answer(abi.U32, used, len(target[:size]))
 
-    def _look_only(self, function: str, args: int, fd: int, path: int, length: int, *, follow: bool) -> int:
-        name = self._name(path, length)
-        if name is not None and self._hides(self._fds.get(fd), name, follow=follow):
-            return abi.ENOENT
-        return self._forward(function, args)
+    def path_create_directory(self, fd: int, path: int, length: int) -> int:
+        with self._walk(fd, changes=True, hidden_error=abi.EACCES) as spot:
+            name = self._name(path, length)
+            self._claim(fd, spot.go(name.rstrip(b"/") or name, follow=False))
+            os.mkdir(spot.name, dir_fd=spot.folder)
+            self._made(self._held.folder(fd).mount, None)
+        return abi.SUCCESS
 
-    def path_create_directory(self, args: int, fd: int, path: int, length: int) -> int:
-        return self._make("path_create_directory", args, fd, path, length, reported=False)
-
-    def path_symlink(self, args: int, target: int, size: int, fd: int, path: int, length: int) -> int:
-        text = self._name(target, size)
-        if text is not None and self._hides(None, text):
-            return abi.EACCES
-        return self._make("path_symlink", args, fd, path, length)
+    def path_symlink(self, target: int, size: int, fd: int, path: int, length: int) -> int:
+        with self._walk(fd, changes=True, hidden_error=abi.EACCES) as spot:
+            text = self._name(target, size)
+            if text.startswith(b"/"):
+                return abi.EPERM
+            if self._hides(text):
+                return abi.EACCES
+            self._claim(fd, spot.go(self._name(path, length), follow=False))
+            os.symlink(text, spot.name, dir_fd=spot.folder)
+            self._made(self._held.folder(fd).mount, spot.path())
+        return abi.SUCCESS
 
     def path_link(
-        self, args: int, old_fd: int, _lookup: int, old: int, old_size: int, fd: int, path: int, length: int
+        self, old_fd: int, lookup: int, old: int, old_size: int, fd: int, path: int, length: int
     ) -> int:
-        name = self._name(old, old_size)
-        if name is not None and self._hides(self._fds.get(old_fd), name, follow=True):
-            return abi.ENOENT
-        if self._are_apart(old_fd, fd):
-            return abi.EXDEV
-        return self._make("path_link", args, fd, path, length)
+        with self._pair(old_fd, fd) as (source, spot):
+            source.go(self._name(old, old_size), follow=bool(lookup & abi.LOOKUP_FOLLOW))
+            spot.go(self._name(path, length), follow=False)
+            if source.info is None:
+                return abi.ENOENT
+            self._claim(fd, spot)
+            folders = {"src_dir_fd": source.folder, "dst_dir_fd": spot.folder}
+            os.link(source.name, spot.name, **folders, follow_symlinks=False)
+            self._made(self._held.folder(fd).mount, spot.path())
+        return abi.SUCCESS
 
-    def _make(
-        self, function: str, args: int, fd: int, path: int, length: int, *, reported: bool = True
-    ) -> int:
-        name = self._name(path, length)
-        if name is None:
-            return self._forward(function, args)
-        at = self._fds.get(fd)
-        if self._hides(at, name):
-            return abi.EACCES
-        if not self._allows_node(at):
-            return abi.ENOSPC
-        error = self._forward(function, args)
-        if error == abi.SUCCESS and at is not None:
-            self._forget()
-            self._made(at.mount, self._place(at, name) if reported else None)
-        return error
+    def _claim(self, fd: int, spot: Walk) -> None:
+        """Have a new name; refused where something is there already, or no room."""
+        if spot.info is not None:
+            raise Refusal(abi.EEXIST)
+        if spot.must_be_folder:
+            raise Refusal(abi.ENOENT)
+        self._allow_node(fd, spot.name)
 
     def _made(self, mount: Mount | None, path: str | None) -> None:
         if mount is None or not mount.journaled:
@@ -199,163 +193,140 @@ class Gate(OpenFiles):
         elif path:
             self.journal.wrote(path, existed=False)
 
-    def path_unlink_file(self, args: int, fd: int, path: int, length: int) -> int:
-        return self._remove("path_unlink_file", args, fd, path, length, reported=True)
+    def path_unlink_file(self, fd: int, path: int, length: int) -> int:
+        with self._walk(fd, changes=True) as spot:
+            spot.go(self._name(path, length), follow=False)
+            os.unlink(spot.name, dir_fd=spot.folder)
+            self._removed(fd, spot, reported=True)
+        return abi.SUCCESS
 
-    def path_remove_directory(self, args: int, fd: int, path: int, length: int) -> int:
-        return self._remove("path_remove_directory", args, fd, path, length, reported=False)
+    def path_remove_directory(self, fd: int, path: int, length: int) -> int:
+        with self._walk(fd, changes=True) as spot:
+            spot.go(self._name(path, length), follow=False)
+            os.rmdir(spot.name, dir_fd=spot.folder)
+            self._removed(fd, spot, reported=False)
+        return abi.SUCCESS
 
-    def _remove(self, function: str, args: int, fd: int, path: int, length: int, *, reported: bool) -> int:
-        name = self._name(path, length)
-        at = self._fds.get(fd)
-        if name is not None and self._hides(at, name):
-            return abi.ENOENT
-        gone = None if at is None or name is None else self._place(at, name)
-        error = self._forward(function, args)
-        if error == abi.SUCCESS and at is not None:
-            self._forget()
-            if gone:
-                self._unname(at.mount, gone)
-            if gone and reported and at.mount is not None and at.mount.journaled:
-                self.journal.removed(gone)
-        return error
+    def _removed(self, fd: int, spot: Walk, *, reported: bool) -> None:
+        mount, path = self._held.folder(fd).mount, spot.path()
+        if path:
+            self._unname(mount, path)
+            if reported and mount is not None and mount.journaled:
+                self.journal.removed(path)
 
-    def path_rename(
-        self, args: int, old_fd: int, old: int, old_size: int, fd: int, path: int, length: int
-    ) -> int:
-        source, target = self._name(old, old_size), self._name(path, length)
-        if source is None or target is None:
-            return self._forward("path_rename", args)
-        origin, at = self._fds.get(old_fd), self._fds.get(fd)
-        if self._hides(origin, source):
-            return abi.ENOENT
-        if self._hides(at, target):
-            return abi.EACCES
-        if self._are_apart(old_fd, fd):
-            return abi.EXDEV
-        moved = self._look(old_fd, 0, old, old_size)
-        replaced = self._look(fd, 0, path, length)
-        places = (
-            None if origin is None or at is None else (self._place(origin, source), self._place(at, target))
-        )
-        error = self._forward("path_rename", args)
-        if error == abi.SUCCESS and places is not None and at is not None and at.mount is not None:
-            self._forget()
-            if not _are_one(moved, replaced):
-                self._renamed(at.mount, *places, moved=moved, replaced=replaced is not None)
-        return error
+    def path_rename(self, old_fd: int, old: int, old_size: int, fd: int, path: int, length: int) -> int:
+        with self._pair(old_fd, fd) as (source, target):
+            source.go(self._name(old, old_size), follow=False)
+            target.go(self._name(path, length), follow=False)
+            if source.info is None:
+                return abi.ENOENT
+            if target.must_be_folder and abi.kind_of(source.info) != abi.DIRECTORY:
+                return abi.ENOTDIR
+            _refuse_foreign(target.name)
+            os.rename(source.name, target.name, src_dir_fd=source.folder, dst_dir_fd=target.folder)
+            if target.info is None or not os.path.samestat(source.info, target.info):
+                self._renamed(self._held.folder(fd).mount, source, target)
+        return abi.SUCCESS
 
-    def _name(self, address: int, length: int) -> bytes | None:
-        """A path that the guest names; None where wasmtime refuses it: not in the memory, or with a NUL."""
+    def _walk(self, fd: int, *, changes: bool = False, hidden_error: int = abi.ENOENT) -> Walk:
+        """A walk from an open folder; none to change something in a folder that is for reading alone."""
+        at = self._held.folder(fd)
+        if changes and (at.mount is None or not at.mount.writable):
+            raise Refusal(abi.EPERM)
+        return Walk(at, hides=self._hides, hidden_error=hidden_error, keep_going=self._call.check)
+
+    @contextmanager
+    def _pair(self, fd: int, other_fd: int) -> Iterator[tuple[Walk, Walk]]:
+        """Two walks in one mount: nothing is moved or linked from one to another."""
+        if self._held.folder(fd).mount is not self._held.folder(other_fd).mount:
+            raise Refusal(abi.EXDEV)
+        with (
+            self._walk(fd, changes=True) as one,
+            self._walk(other_fd, changes=True, hidden_error=abi.EACCES) as other,
+        ):
+            yield one, other
+
+    def _name(self, address: int, length: int) -> bytes:
+        """A path that the guest names."""
         if length > MOST_PATH_BYTES:
             raise Refusal(abi.ENAMETOOLONG)
         name = self._memory.read(address, length)
-        return None if name is None or b"\0" in name else name
+        if name is None:
+            raise Refusal(abi.EFAULT)
+        if b"\0" in name:
+            raise Refusal(abi.EINVAL)
+        return name
 
-    def _hides(self, at: Descriptor | None, name: bytes, *, follow: bool = False) -> bool:
-        hidden = self._host_only.hide(name) or self._leads_to_hidden(at, name, follow=follow)
+    def _hides(self, path: bytes) -> bool:
+        hidden = self._host_only.hide(path)
         self.denied |= hidden
         return hidden
 
-    def _leads_to_hidden(self, at: Descriptor | None, name: bytes, *, follow: bool) -> bool:
-        """Whether a link that the host left in the folder leads to a hidden name; guests cannot make one."""
-        if at is None or at.mount is None or not (follow or b"/" in name):
-            return False
-        try:
-            place = self._places_of(at.mount).find(at.path, name, follow=follow)
-        except OSError:  # a link on the way is being replaced: better not there than not checked
-            raise Refusal(abi.ENOENT) from None
-        return place is not None and self._host_only.hide(place.encode())
-
-    def _allows_node(self, at: Descriptor | None) -> bool:
-        mount = at.mount if at else None
-        if mount is None:
-            return True
+    def _allow_node(self, fd: int, name: bytes) -> None:
+        _refuse_foreign(name)
+        mount = self._held.folder(fd).mount
         if self.journal.is_full:
             self._quota.exceeded = True
-            return False
-        return self._quota.allows(size=0, nodes=1, in_workspace=mount.journaled)
-
-    def _glance(self, at: Descriptor | None, name: bytes, *asked: int) -> Found | None:
-        """What is at a path that is to be opened, or None for nothing.
-
-        A plain name in a folder that was granted is looked up on the host, which is twenty times
-        faster; everything else, and a link to follow, by wasmtime, who resolves it as it will later.
-        """
-        if at is not None and at.mount is not None and at.path == "" and name and b"/" not in name:
-            found = _find_on_host(os.path.join(os.fsencode(at.mount.host_path), name))
-            if found is None or found.kind != abi.SYMBOLIC_LINK:
-                return found
-        return self._look(*asked)
-
-    def _look(self, fd: int, lookup: int, path: int, length: int) -> Found | None:
-        """What wasmtime finds at a path, or None for nothing."""
-        answer = self._ask(abi.FILESTAT, "path_filestat_get", fd, lookup, path, length)
-        return None if answer is None else Found((answer[0], answer[1]), answer[2], answer[4])
-
-    def _are_apart(self, fd: int, other_fd: int) -> bool:
-        """Whether two folders belong to different mounts, which nothing is moved or linked between."""
-        one, other = self._fds.get(fd), self._fds.get(other_fd)
-        return one is not None and other is not None and one.mount is not other.mount
-
-    def _place(self, at: Descriptor, name: bytes, *, follow: bool = False) -> str | None:
-        """Where a name lies, for the report; None where that cannot be told."""
-        try:
-            return None if at.mount is None else self._places_of(at.mount).find(at.path, name, follow=follow)
-        except OSError:
-            return None
-
-    def _places_of(self, mount: Mount) -> Places:
-        places = self._places.get(mount.host_path)
-        if places is None:
-            places = self._places[mount.host_path] = Places(mount.host_path)
-        return places
-
-    def _forget(self) -> None:
-        for places in self._places.values():
-            places.forget()
+            raise Refusal(abi.ENOSPC)
+        if not self._quota.allows(size=0, nodes=1, in_workspace=mount is not None and mount.journaled):
+            raise Refusal(abi.ENOSPC)
 
     def _unname(self, mount: Mount | None, path: str) -> None:
         """What is still open under a name that is gone is written to without a trace in the report."""
-        for held in self._fds.values():
+        for held in self._held:
             if held.path == path and held.mount is mount:
                 held.path = None
 
-    def _renamed(
-        self,
-        mount: Mount,
-        old: str | None,
-        new: str | None,
-        *,
-        moved: Found | None,
-        replaced: bool,
-    ) -> None:
+    def _renamed(self, mount: Mount | None, source: Walk, target: Walk) -> None:
+        old, new = source.path(), target.path()
+        if mount is None:
+            return
         if new:
             self._unname(mount, new)
         if mount.journaled and old and new:
-            if moved is None or moved.kind != abi.DIRECTORY:
-                self.journal.moved(old, new, replaced=replaced)
+            if source.info is None or abi.kind_of(source.info) != abi.DIRECTORY:
+                self.journal.moved(old, new, replaced=target.info is not None)
             else:
                 self._moved_folder(mount, old, new)
-        for held in self._fds.values():
+        for held in self._held:
             if held.path and old and held.mount is mount and f"{held.path}/".startswith(f"{old}/"):
                 held.path = None if new is None else new + held.path[len(old) :]
 
     def _moved_folder(self, mount: Mount, old: str, new: str) -> None:
-        for inside in self._places_of(mount).files_below(new, self._call.check):
+        for inside in files_below(os.path.join(mount.host_path, new), self._call.check):
             if not self._host_only.hide(inside.encode()):
                 self.journal.moved(f"{old}/{inside}", f"{new}/{inside}", replaced=False)
 
 
-def _are_one(moved: Found | None, replaced: Found | None) -> bool:
-    """Two names of one file: a rename between them does nothing."""
-    return moved is not None and replaced is not None and moved.identity == replaced.identity
+def _contradict(oflags: int, rights: int) -> bool:
+    if oflags & abi.O_DIRECTORY:
+        return bool(oflags & (abi.O_CREAT | abi.O_TRUNC))
+    return bool(oflags & abi.O_TRUNC) and not rights & abi.RIGHT_FD_WRITE
 
 
-def _find_on_host(path: bytes) -> Found | None:
+def _host_flags(oflags: int, rights: int, fdflags: int) -> int:
+    flags = _ALWAYS | _access(rights) | (os.O_APPEND if fdflags & abi.FD_APPEND else 0)
+    for theirs, ours in _HOST_FLAGS:
+        if oflags & theirs:
+            flags |= ours
+    return flags
+
+
+def _access(rights: int) -> int:
+    if not rights & abi.RIGHT_FD_WRITE:
+        return os.O_RDONLY
+    return os.O_RDWR if rights & abi.RIGHT_FD_READ else os.O_WRONLY
+
+
+def _kept(rights: int) -> int:
+    """All rights but those to read or to write that were not asked for."""
+    asked = rights & (abi.RIGHT_FD_READ | abi.RIGHT_FD_WRITE)
+    return abi.ALL_RIGHTS & ~(abi.RIGHT_FD_READ | abi.RIGHT_FD_WRITE) | asked
+
+
+def _refuse_foreign(name: bytes) -> None:
+    """A new name must be UTF-8, since reports and archives name it as text."""
     try:
-        info = os.lstat(path)
-    except (OSError, ValueError):
-        return None
-    identity = info.st_dev, info.st_ino
-    return Found(identity, KINDS.get(stat.S_IFMT(info.st_mode), UNKNOWN_KIND), info.st_size)
+        name.decode()
+    except UnicodeDecodeError:
+        raise Refusal(abi.EILSEQ) from None

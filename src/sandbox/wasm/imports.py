@@ -10,13 +10,16 @@ import wasmtime
 from sandbox.wasm import abi, capi
 from sandbox.wasm.call import Refusal, Stop, running_call
 from sandbox.wasm.channel import NoRoom
-from sandbox.wasm.forwards import LOOKED_AT
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-# Answered by the gate; wasmtime answers the rest of WASI directly.
-GATED = (*LOOKED_AT, "poll_oneoff", "proc_exit")
+# Answered by the gate: everything on files. wasmtime answers the rest of WASI directly.
+GATED = tuple(
+    name
+    for name in abi.SIGNATURES
+    if name.startswith(("fd_", "path_")) or name in ("poll_oneoff", "proc_exit")
+)
 # Answered by the gate for guests that outlive their instance, and whose clock must go on.
 GATED_CLOCK = "clock_time_get"
 HOST_CALL_SIGNATURE = "iiii"
@@ -34,17 +37,19 @@ def define_host_functions(linker: wasmtime.Linker, *, lasting: bool) -> None:
 
 
 def _gated(name: str) -> Callable[..., int]:
-    def answer(call: Any, args: int, *arguments: int) -> int:
+    def answer(call: Any, *arguments: int) -> int:
         try:
-            result: int = getattr(call.gate, name)(args, *arguments)
+            result: int = getattr(call.gate, name)(*arguments)
         except Refusal as refusal:
             return refusal.error
+        except OSError as error:
+            return abi.error_number(error)
         return result
 
     return answer
 
 
-def _answer_driver(call: Any, _args: int, *arguments: int) -> int:
+def _answer_driver(call: Any, *arguments: int) -> int:
     try:
         result: int = call.channel.answer(*arguments)
     except NoRoom:
@@ -64,7 +69,7 @@ def _define(
         call = running_call()
         try:
             call.check()
-            result = answer(call, args, *unpack(string_at(args, size)))
+            result = answer(call, *unpack(string_at(args, size)))
         except BaseException as cause:  # noqa: BLE001 - nothing may be raised into wasmtime
             call.record(cause)
             return capi.new_trap(b"stopped by the host")

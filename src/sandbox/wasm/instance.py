@@ -14,7 +14,6 @@ from sandbox.wasm import capi
 from sandbox.wasm.call import Call, on_epoch
 from sandbox.wasm.channel import Channel
 from sandbox.wasm.engine import Engine, check_process, watchdog
-from sandbox.wasm.forwards import Forwards
 from sandbox.wasm.gate import Gate
 from sandbox.wasm.lasting import LastingGate
 from sandbox.wasm.memory import Memory
@@ -22,8 +21,9 @@ from sandbox.wasm.memory import Memory
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from sandbox.wasm.descriptors import Mount
     from sandbox.wasm.names import HostOnlyNames
-    from sandbox.wasm.openfiles import Mount, Streams
+    from sandbox.wasm.openfiles import Streams
     from sandbox.wasm.quota import DiskLimits
 
 UNLIMITED_FUEL = (1 << 63) - 1
@@ -48,7 +48,7 @@ class Instance:
     Entered by one thread at a time, which needs a deep stack.
     """
 
-    gate: Gate
+    gate: Gate  # while it has a world
 
     def __init__(
         self, engine: Engine, program: wasmtime.InstancePre, *, memory_bytes: int, lasting: bool = False
@@ -66,7 +66,6 @@ class Instance:
         self._functions: dict[bytes, tuple[Any, int]] = {}
         self._memory_handle = self._exports.handle(b"memory")
         self.memory = Memory(self._context, self._memory_handle)
-        self._forwards = Forwards(engine.trampoline, self._context, self._memory_handle[0])
         self._values = ctypes.create_string_buffer(MOST_ARGUMENTS * capi.VALUE_BYTES)
         self.is_sound = True  # every call so far came back by itself, so the stack is empty
 
@@ -84,36 +83,30 @@ class Instance:
         self,
         mounts: Sequence[Mount],
         *,
-        env: Mapping[str, str],
         host_only: HostOnlyNames,
         max_open_files: int,
-        scratch: int | None,
+        env: Mapping[str, str] | None = None,
     ) -> None:
-        """Give the guest its folders, once; wasi-libc knows them by their order from then on."""
+        """Give the guest its folders; wasi-libc knows them by their order from its start on."""
+        # What wasmtime itself answers: clocks, randomness, and the environment, which is read once.
         world = wasmtime.WasiConfig()
-        world.argv = ["python"]
-        world.env = list(env.items())
-        for mount in mounts:
-            try:
-                world.preopen_dir(mount.host_path, mount.guest_path, mount.writable)
-            except wasmtime.WasmtimeError:
-                reason = (
-                    f"it is no folder that can be opened, and the guest is to see it at {mount.guest_path}"
-                )
-                raise WorkspaceUnusable(Path(mount.host_path), reason) from None
+        if env is not None:
+            world.argv = ["python"]
+            world.env = list(env.items())
         self._store.set_wasi(world)
-        self.gate = (LastingGate if self.lasting else Gate)(
-            memory=self.memory,
-            forwards=self._forwards,
-            mounts=mounts,
-            host_only=host_only,
-            max_open_files=max_open_files,
-            scratch=scratch,
-        )
+        try:
+            self.gate = (LastingGate if self.lasting else Gate)(
+                memory=self.memory, mounts=mounts, host_only=host_only, max_open_files=max_open_files
+            )
+        except OSError as error:
+            mount = next(mount for mount in mounts if mount.host_path == error.filename)
+            reason = f"it is no folder that can be opened, and the guest is to see it at {mount.guest_path}"
+            raise WorkspaceUnusable(Path(mount.host_path), reason) from None
 
     def close_world(self) -> None:
         """Take the folders away again; every file that the guest held open is closed."""
-        self._store.set_wasi(wasmtime.WasiConfig())
+        if hasattr(self, "gate"):
+            self.gate.close()
 
     def set_fuel(self, fuel: int) -> None:
         """How many instructions the guest may run from now on."""
@@ -198,6 +191,7 @@ class Instance:
 
     def close(self) -> None:
         """Give back the memory and the open files; may be called twice."""
+        self.close_world()
         self._store.close()
 
 

@@ -2,48 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import fcntl
+import os
+import time
 from typing import TYPE_CHECKING
 
 from sandbox.wasm import abi
+from sandbox.wasm.call import Refusal, Stop
+from sandbox.wasm.descriptors import Descriptor, Descriptors, Mount
 from sandbox.wasm.journal import Journal
 from sandbox.wasm.polling import poll
 from sandbox.wasm.quota import DiskLimits, Quota
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from struct import Struct
 
     from sandbox.wasm.call import Call
-    from sandbox.wasm.forwards import Forwards
     from sandbox.wasm.memory import Memory
     from sandbox.wasm.streams import Input, Output
 
-FIRST_PREOPEN = 3  # after stdin, stdout, stderr
-MOST_BUFFERS = 1024  # that one write may gather, as on Linux
-
-
-@dataclass(frozen=True)
-class Mount:
-    """A host folder that the guest sees at a path."""
-
-    host_path: str
-    guest_path: str
-    writable: bool = False
-    journaled: bool = False  # the workspace, whose changes are reported
-
-
-@dataclass(slots=True)
-class Descriptor:
-    """What the guest holds open under one number."""
-
-    mount: Mount | None = None  # None for a standard stream
-    path: str | None = ""  # inside the mount; None where it has no name that can be told
-    writes: bool = False
-    appends: bool = False
-    end: int = 0  # how far the file reaches, as far as this descriptor knows
-    stream: int | None = None  # which standard stream it is
-
+MOST_BUFFERS = 1024  # that one read or write may name, as on Linux
+LATEST_NS = (1 << 63) - 1  # that a file's time may be
 
 Streams = tuple["Input", "Output", "Output"]  # stdin, stdout, stderr
 
@@ -51,28 +31,15 @@ Streams = tuple["Input", "Output", "Output"]  # stdin, stdout, stderr
 class OpenFiles:
     """The functions of WASI that work on a number: reads, writes, waits, the end.
 
-    Every method is one import of the guest: it gets the raw arguments' address, then the arguments
-    as unsigned numbers, and answers an error number. A guest can call each with anything.
+    Every method is one import of the guest: it gets the arguments as unsigned numbers and answers an
+    error number; an OSError or a Refusal becomes one. A guest can call each with anything.
     """
 
-    def __init__(
-        self,
-        *,
-        memory: Memory,
-        forwards: Forwards,
-        mounts: Sequence[Mount],
-        max_open_files: int,
-        scratch: int | None,
-    ) -> None:
+    def __init__(self, *, memory: Memory, mounts: Sequence[Mount], max_open_files: int) -> None:
         self._memory = memory
-        self._forward = forwards.call
-        self._query = forwards.query
-        self._scratch = scratch  # a place in guest memory for wasmtime's answers to the gate; none in a build
+        self._held = Descriptors(mounts, max_open_files)
         self._workspace = next((mount.host_path for mount in mounts if mount.journaled), "")
-        self._fds = {number: Descriptor(stream=number) for number in range(FIRST_PREOPEN)}
-        for number, mount in enumerate(mounts, FIRST_PREOPEN):
-            self._fds[number] = Descriptor(mount)
-        self._most_fds = len(self._fds) + max_open_files
+        self._started_ns = time.monotonic_ns()
 
     def begin(self, call: Call, streams: Streams, limits: DiskLimits) -> None:
         """Start a new account of what the guest does."""
@@ -81,83 +48,159 @@ class OpenFiles:
         self._quota = Quota(limits, self._workspace, call.check)
         self.journal = Journal()
 
+    def close(self) -> None:
+        """Close what the guest holds open; may be called twice."""
+        self._held.close()
+
     @property
     def quota_exceeded(self) -> bool:
         """Whether a write was refused for want of room."""
         return self._quota.exceeded
 
-    def fd_close(self, args: int, fd: int) -> int:
-        error = self._forward("fd_close", args)
-        if error == abi.SUCCESS:
-            self._fds.pop(fd, None)
-        return error
+    # What is known of a number.
 
-    def fd_read(self, args: int, fd: int, iovs: int, count: int, out: int) -> int:
-        stream = self.stream(fd)
-        if stream is None:
-            return self._forward("fd_read", args)
-        if count > MOST_BUFFERS:
-            return abi.EINVAL
-        return stream.read(self._call, self._memory, self._buffers(iovs, count), out)
+    def fd_close(self, fd: int) -> int:
+        return abi.SUCCESS if self._held.remove(fd) else abi.EBADF
 
-    def fd_write(self, args: int, fd: int, iovs: int, count: int, out: int) -> int:
-        if count > MOST_BUFFERS:
+    def fd_fdstat_get(self, fd: int, out: int) -> int:
+        held = self._any(fd)
+        return self._answer(abi.FDSTAT, out, held.kind, held.flags, held.rights, abi.ALL_RIGHTS)
+
+    def fd_fdstat_set_flags(self, fd: int, flags: int) -> int:
+        held = self._held.file(fd)
+        if flags & ~abi.FD_FLAGS:
             return abi.EINVAL
+        append = os.O_APPEND if flags & abi.FD_APPEND else 0
+        fcntl.fcntl(held.host, fcntl.F_SETFL, os.O_NONBLOCK | append)
+        held.flags = flags
+        return abi.SUCCESS
+
+    def fd_filestat_get(self, fd: int, out: int) -> int:
+        held = self._any(fd)
+        info = (0, 0, abi.UNKNOWN, 0, 0, 0, 0, 0) if held.host < 0 else abi.filestat(os.fstat(held.host))
+        return self._answer(abi.FILESTAT, out, *info)
+
+    def fd_filestat_set_size(self, fd: int, size: int) -> int:
+        held = self._held.file(fd)
+        if size > abi.MOST_I64 or not held.rights & abi.RIGHT_FD_WRITE:
+            return abi.EINVAL
+        growth = max(0, size - os.fstat(held.host).st_size)
+        self._charge(held, growth)
+        os.ftruncate(held.host, size)
+        self._wrote(held)
+        return abi.SUCCESS
+
+    def fd_filestat_set_times(self, fd: int, accessed: int, modified: int, which: int) -> int:
+        held = self._any(fd)
+        if held.mount is None:
+            return abi.EBADF
+        if not held.mount.writable:
+            return abi.EPERM
+        os.utime(held.host, ns=new_times(os.fstat(held.host), accessed, modified, which))
+        return abi.SUCCESS
+
+    def fd_prestat_get(self, fd: int, out: int) -> int:
+        return self._answer(abi.PRESTAT, out, 0, len(self._granted(fd).guest_path.encode()))
+
+    def fd_prestat_dir_name(self, fd: int, address: int, length: int) -> int:
+        name = self._granted(fd).guest_path.encode()
+        if length < len(name):
+            return abi.ENAMETOOLONG
+        return abi.SUCCESS if self._memory.write(address, name) else abi.EFAULT
+
+    def _granted(self, fd: int) -> Mount:
+        held = self._held.get(fd)
+        if held is None or held.mount is None or not held.granted:
+            raise Refusal(abi.EBADF)
+        return held.mount
+
+    # Where a file is read and written.
+
+    def fd_seek(self, fd: int, offset: int, whence: int, out: int) -> int:
+        if self.stream(fd) is not None:
+            return abi.ESPIPE
+        signed = offset - (1 << 64) if offset > abi.MOST_I64 else offset
+        if whence not in (os.SEEK_SET, os.SEEK_CUR, os.SEEK_END):
+            return abi.EINVAL
+        return self._answer(abi.U64, out, os.lseek(self._held.file(fd).host, signed, whence))
+
+    def fd_tell(self, fd: int, out: int) -> int:
+        return self.fd_seek(fd, 0, os.SEEK_CUR, out)
+
+    def fd_advise(self, fd: int, _offset: int, _length: int, _advice: int) -> int:
+        self._held.file(fd)
+        return abi.SUCCESS
+
+    def fd_sync(self, fd: int) -> int:
+        held = self._any(fd)
+        if held.host >= 0:
+            os.fsync(held.host)
+        return abi.SUCCESS
+
+    fd_datasync = fd_sync
+
+    # Reading and writing.
+
+    def fd_read(self, fd: int, iovs: int, count: int, out: int) -> int:
         stream = self.stream(fd)
         if stream is not None:
-            return stream.write(self._call, self._memory, self._buffers(iovs, count), out)
-        held = self._fds.get(fd)
-        if held is None:
-            return self._forward("fd_write", args)
-        # The guest may have changed whether it appends, so the larger of the two places counts.
-        offset = max(held.end, self._tell(fd)) if held.appends else self._tell(fd)
-        return self._write("fd_write", args, held, self._buffers(iovs, count), offset)
+            return self._through(stream.read, iovs, count, out)
+        held, views = self._held.file(fd), self._views(iovs, count, out)
+        return self._answer(abi.U32, out, os.readv(held.host, views) if views else 0)
 
-    def fd_pwrite(self, args: int, fd: int, iovs: int, count: int, offset: int, _out: int) -> int:
-        if count > MOST_BUFFERS:
+    def fd_pread(self, fd: int, iovs: int, count: int, offset: int, out: int) -> int:
+        if self.stream(fd) is not None:
+            return abi.ESPIPE
+        held, views = self._held.file(fd), self._views(iovs, count, out)
+        if offset > abi.MOST_I64:
             return abi.EINVAL
-        held = self._fds.get(fd)
-        if held is None or held.stream is not None:
-            return self._forward("fd_pwrite", args)
-        return self._write("fd_pwrite", args, held, self._buffers(iovs, count), offset)
+        return self._answer(abi.U32, out, os.preadv(held.host, views, offset) if views else 0)
 
-    def fd_filestat_set_size(self, args: int, fd: int, size: int) -> int:
-        held = self._fds.get(fd)
-        if held is None or held.mount is None:
-            return self._forward("fd_filestat_set_size", args)
-        known = self._size(fd)
-        if not self._quota.allows(size=max(0, size - known), in_workspace=held.mount.journaled):
-            return abi.ENOSPC
-        error = self._forward("fd_filestat_set_size", args)
-        if error == abi.SUCCESS:
-            held.end = size
-            self._wrote(held)
-        return error
+    def fd_write(self, fd: int, iovs: int, count: int, out: int) -> int:
+        stream = self.stream(fd)
+        if stream is not None:
+            return self._through(stream.write, iovs, count, out)
+        held, views = self._held.file(fd), self._views(iovs, count, out)
+        offset = os.lseek(held.host, 0, os.SEEK_CUR)
+        self._allow_write(held, views, 0 if held.flags & abi.FD_APPEND else offset)
+        return self._answer(abi.U32, out, os.writev(held.host, views) if views else 0)
 
-    def _write(
-        self,
-        name: str,
-        args: int,
-        held: Descriptor,
-        buffers: list[tuple[int, int]] | None,
-        offset: int,
-    ) -> int:
-        if buffers is None or held.mount is None or not held.writes:
-            return self._forward(name, args)  # which refuses each of these
-        length = next((size for _, size in buffers if size), 0)  # wasmtime writes no more at once
-        # A write far past the end makes a hole, which counts as if it were written.
-        growth = length + max(0, offset - held.end)
-        if not self._quota.allows(size=growth, in_workspace=held.mount.journaled):
-            return abi.ENOSPC
-        error = self._forward(name, args)
-        if error == abi.SUCCESS:
-            held.end = max(held.end, offset + length)
+    def fd_pwrite(self, fd: int, iovs: int, count: int, offset: int, out: int) -> int:
+        if self.stream(fd) is not None:
+            return abi.ESPIPE
+        held, views = self._held.file(fd), self._views(iovs, count, out)
+        if offset > abi.MOST_I64:
+            return abi.EINVAL
+        self._allow_write(held, views, offset)
+        return self._answer(abi.U32, out, os.pwritev(held.host, views, offset) if views else 0)
+
+    def _allow_write(self, held: Descriptor, views: list[memoryview], offset: int) -> None:
+        if not held.rights & abi.RIGHT_FD_WRITE:
+            raise Refusal(abi.EBADF)
+        if views:
+            # A write far past the end makes a hole, which counts as if it were written.
+            hole = max(0, offset - os.fstat(held.host).st_size)
+            self._charge(held, sum(map(len, views)) + hole)
             self._wrote(held)
-        return error
+
+    def _charge(self, held: Descriptor, size: int) -> None:
+        in_workspace = held.mount is not None and held.mount.journaled
+        if not self._quota.allows(size=size, in_workspace=in_workspace):
+            raise Refusal(abi.ENOSPC)
 
     def _wrote(self, held: Descriptor) -> None:
         if held.mount is not None and held.mount.journaled and held.path:
             self.journal.wrote(held.path)
+
+    def _through(self, act: Callable[..., int], iovs: int, count: int, out: int) -> int:
+        """Have a stream read or write; what a caller's own stream or listener raises is for the caller."""
+        if count > MOST_BUFFERS:
+            return abi.EINVAL
+        try:
+            return act(self._call, self._memory, self._buffers(iovs, count), out)
+        except OSError as error:
+            self._call.record(error)
+            raise Stop from None
 
     def _buffers(self, address: int, count: int) -> list[tuple[int, int]] | None:
         """The pieces of memory that a read or write names; None where they are no such list."""
@@ -167,47 +210,59 @@ class OpenFiles:
         buffers = list(abi.IOVEC.iter_unpack(table))
         return buffers if all(self._memory.within(*buffer) for buffer in buffers) else None
 
-    def _tell(self, fd: int) -> int:
-        answer = self._ask(abi.U64, "fd_tell", fd)
-        return 0 if answer is None else int(answer[0])
+    def _views(self, iovs: int, count: int, out: int) -> list[memoryview]:
+        """The same in place, without the empty ones; refused before anything is read or written."""
+        if count > MOST_BUFFERS:
+            raise Refusal(abi.EINVAL)
+        buffers = self._buffers(iovs, count)
+        if buffers is None or not self._memory.within(out, abi.U32.size):
+            raise Refusal(abi.EFAULT)
+        views = (self._memory.view(*buffer) for buffer in buffers)
+        return [view for view in views if view]
 
-    def _size(self, fd: int) -> int:
-        answer = self._ask(abi.FILESTAT, "fd_filestat_get", fd)
-        return 0 if answer is None else int(answer[4])
+    def _any(self, fd: int) -> Descriptor:
+        held = self._held.get(fd)
+        if held is None:
+            raise Refusal(abi.EBADF)
+        return held
 
-    def _ask(self, layout: Struct, name: str, *arguments: int) -> tuple[int, ...] | None:
-        """Ask wasmtime on the gate's own account; None where it answers an error.
+    def _answer(self, layout: Struct, out: int, *values: int) -> int:
+        return abi.SUCCESS if self._memory.pack(layout, out, *values) else abi.EFAULT
 
-        The place for the answer is in the guest's memory and goes back to what it was: a guest that
-        puts its path or its buffers there would have them changed after they were checked.
-        """
-        if self._scratch is None:
-            return None
-        before = self._memory.read(self._scratch, layout.size) or b""
-        try:
-            if self._query(name, *arguments, self._scratch) != abi.SUCCESS:
-                return None
-            return self._memory.unpack(layout, self._scratch)
-        finally:
-            self._memory.write(self._scratch, before)
+    # Waiting, and the end.
 
-    def poll_oneoff(self, _args: int, subscriptions: int, events: int, count: int, out: int) -> int:
+    def poll_oneoff(self, subscriptions: int, events: int, count: int, out: int) -> int:
         return poll(self, self._call, self._memory, subscriptions, events, count, out)
 
     def stream(self, fd: int) -> Input | Output | None:
         """The standard stream that a number stands for, if it still does."""
-        held = self._fds.get(fd)
+        held = self._held.get(fd)
         return None if held is None or held.stream is None else self._streams[held.stream]
 
     def is_open(self, fd: int) -> bool:
         """Whether the guest holds something open under a number."""
-        return fd in self._fds
+        return self._held.get(fd) is not None
 
-    def proc_exit(self, _args: int, code: int) -> int:
+    def proc_exit(self, code: int) -> int:
         self._call.exit(code)
         return abi.SUCCESS
 
     def now(self, clock: int) -> int | None:
-        """The guest's own clock, in nanoseconds."""
-        answer = self._ask(abi.U64, "clock_time_get", clock, 1)
-        return None if answer is None else int(answer[0])
+        """The guest's own clock, in nanoseconds; never ahead of what wasmtime tells it."""
+        if clock == abi.CLOCK_REALTIME:
+            return time.time_ns()
+        return time.monotonic_ns() - self._started_ns if clock == abi.CLOCK_MONOTONIC else None
+
+
+def new_times(info: os.stat_result, accessed: int, modified: int, which: int) -> tuple[int, int]:
+    """The two times of a file after a change of one or both."""
+    return (
+        _new_time(info.st_atime_ns, accessed, which & abi.SET_ACCESSED, which & abi.SET_ACCESSED_NOW),
+        _new_time(info.st_mtime_ns, modified, which & abi.SET_MODIFIED, which & abi.SET_MODIFIED_NOW),
+    )
+
+
+def _new_time(before: int, given: int, is_given: int, is_now: int) -> int:
+    if is_given and (is_now or given > LATEST_NS):
+        raise Refusal(abi.EINVAL)
+    return given if is_given else time.time_ns() if is_now else before

@@ -260,19 +260,6 @@ def test_a_refused_image_holds_no_descriptor(stateful, saved_box, monkeypatch):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_an_image_with_another_scratch_place_is_another_image(stateful, saved_box, monkeypatch):
-    """Otherwise one session's file would decide where the gate writes in another's memory."""
-    image = stateful.state_file(saved_box).with_name("image")
-    plain = saved.expand(image.read_bytes(), 1 << 30)
-    header = json.loads(plain[:4096].rstrip(b"\0"))
-    hostile = json.dumps(header | {"scratch": header["scratch"] + 64}).encode().ljust(4096, b"\0")
-    image.unlink()
-    image.write_bytes(saved.compress(hostile + plain[4096:]))
-    monkeypatch.setattr(statefolder, "_images", {})
-    with pytest.raises(StateUnusable, match="its image is damaged"):
-        statefolder.StateFolder(stateful.root, saved_box.session_id).load(_guest(saved_box), 1 << 30)
-
-
 def test_sessions_share_one_image_on_disk(stateful):
     boxes = [stateful.new(save_within_seconds=0) for _ in range(3)]
     for box in boxes:
