@@ -258,7 +258,7 @@ class LiveSession:
             return False
         return True
 
-    def _write(self, *, dense: bool = True) -> None:
+    def _write(self, *, dense: bool = True, shared: bool = False) -> None:
         with self._disk:
             with self._guard:
                 snapshot, image, lock = self._pending, self._image, self._lock
@@ -266,7 +266,8 @@ class LiveSession:
             if snapshot is None or image is None:
                 return
             try:
-                if self._folder.save(snapshot, image, self._generation + 1, lock=lock, dense=dense):
+                generation = self._generation + 1
+                if self._folder.save(snapshot, image, generation, lock=lock, dense=dense, shared=shared):
                     self._generation += 1
                     self._base = self._folder.mark()
             except BaseException:
@@ -327,7 +328,8 @@ class LiveSession:
 
         The caller holds the session's own lock, so that no turn begins meanwhile.
         """
-        self.save()
+        with self._turn:
+            self._write(dense=False, shared=True)
         with self._folder_lock():
             yield self._folder
 

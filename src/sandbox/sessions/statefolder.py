@@ -19,6 +19,7 @@ import os
 import threading
 import time
 import uuid
+from collections import OrderedDict
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -48,6 +49,7 @@ LOCK_FILE = "lock"
 FILE_MODE = 0o600
 LOCK_POLL_SECONDS = 0.005
 COPY_BYTES = 1 << 20
+MOST_SHARED_BYTES = 64 << 20  # of saves that forks share, kept expanded in memory
 START_FRESH = "open the session with fresh_interpreter=True to keep its files and start anew"
 # A file system without hard links, or without room for another one.
 _NO_LINK = {errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EXDEV, errno.ENOSYS}
@@ -57,6 +59,8 @@ Stamp = tuple[int, ...]  # what changes whenever a file is replaced
 _images: dict[str, Image] = {}  # by their identity
 _images_guard = threading.Lock()
 _sharing = threading.Lock()
+_shared_saves: OrderedDict[Stamp, tuple[saved.SavedHeader, Snapshot]] = OrderedDict()
+_shared_guard = threading.Lock()
 
 
 class StateFolder:
@@ -105,10 +109,20 @@ class StateFolder:
         """Whether an interpreter is saved here."""
         return (self.path / STATE_FILE).exists()
 
-    def save(self, snapshot: Snapshot, image: Image, generation: int, *, lock: int, dense: bool) -> bool:
+    def save(
+        self,
+        snapshot: Snapshot,
+        image: Image,
+        generation: int,
+        *,
+        lock: int,
+        dense: bool = True,
+        shared: bool = False,
+    ) -> bool:
         """Replace what is saved; the one before stays until the new one is whole.
 
-        False, and nothing saved, where `lock` is not this folder's any more.
+        False, and nothing saved, where `lock` is not this folder's any more. `dense` takes longer;
+        `shared` says that forks will read it at once.
         """
         recipe = image.recipe
         header = saved.SavedHeader(
@@ -131,6 +145,8 @@ class StateFolder:
                     return False
                 self._keep_image(image, fd)
                 _replace(STATE_FILE, pieces, fd)
+            if shared:
+                _remember(self.path / STATE_FILE, header, snapshot)
         except FileNotFoundError:
             if self.is_locked_by(lock):
                 raise
@@ -139,18 +155,27 @@ class StateFolder:
 
     def load(self, guest: Guest, memory_bytes: int) -> tuple[saved.SavedHeader, Snapshot, Image] | None:
         """What is saved, with its image; None where nothing is, StateUnusable where it cannot go on."""
+        found = _recall(self.path / STATE_FILE)
+        if found is None:
+            found = self._read(guest, memory_bytes)
+        if found is None:
+            return None
+        header, snapshot = found
+        self._check(header, guest, memory_bytes)
+        return header, snapshot, self._find_image(header, guest)
+
+    def _read(self, guest: Guest, memory_bytes: int) -> tuple[saved.SavedHeader, Snapshot] | None:
         try:
             data = (self.path / STATE_FILE).read_bytes()
         except FileNotFoundError:
             return None
         try:
             self._check(saved.decode_header(data), guest, memory_bytes)
-            header, snapshot = saved.decode(data)
+            return saved.decode(data)
         except PolicyValidationError:
             raise
         except ValueError as error:
             raise self._unusable(str(error)) from None
-        return header, snapshot, self._find_image(header, guest)
 
     def _check(self, header: saved.SavedHeader, guest: Guest, memory_bytes: int) -> None:
         if (header.guest_sha256, header.protocol) != (guest.module_sha256, DRIVER_PROTOCOL):
@@ -234,6 +259,22 @@ def know_image(image: Image) -> Image:
 
 def _is_genuine(image: Image, content: bytes) -> bool:
     return hashlib.sha256(content).hexdigest() == image.header.sha256
+
+
+def _remember(path: Path, header: saved.SavedHeader, snapshot: Snapshot) -> None:
+    """Keep a save for the forks that have it under other names, and for as long as there is room."""
+    stamp = _stamp(path)
+    with _shared_guard:
+        if stamp is not None:
+            _shared_saves[stamp] = header, snapshot
+        while sum(kept.bytes for _, kept in _shared_saves.values()) > MOST_SHARED_BYTES:
+            _shared_saves.popitem(last=False)
+
+
+def _recall(path: Path) -> tuple[saved.SavedHeader, Snapshot] | None:
+    stamp = _stamp(path)
+    with _shared_guard:
+        return None if stamp is None else _shared_saves.get(stamp)
 
 
 def _stamp(path: Path) -> Stamp | None:

@@ -18,6 +18,7 @@ from sandbox.sessions import (
     list_sessions,
     make_session,
     read_session_metadata,
+    saved,
     statefolder,
 )
 
@@ -210,3 +211,18 @@ def test_a_legacy_session_can_be_forked(stateful):
     (stateful.root / "legacy" / "f.txt").write_text("f")
     (new,) = fork_session("legacy", workspace_root=stateful.root)
     assert list_session_files(new, stateful.root) == ["f.txt"]
+
+
+def test_forks_in_the_same_process_expand_nothing(stateful, box, monkeypatch):
+    def refuse(_data):
+        raise AssertionError("a save was read again")
+
+    monkeypatch.setattr(saved, "decode", refuse)
+    assert [other.execute("x").value for other in fork(stateful, box, 2)] == ["[1]", "[1]"]
+
+
+def test_forks_are_read_from_disk_where_there_is_no_room_to_keep_them(stateful, box, monkeypatch):
+    monkeypatch.setattr(statefolder, "MOST_SHARED_BYTES", 0)
+    (other,) = fork(stateful, box)
+    assert len(statefolder._shared_saves) == 0
+    assert other.execute("x").value == "[1]"
