@@ -23,7 +23,7 @@ LAYERS = {
         ["client", "agent"],
         [""],
         ["runs"],
-        ["recovery"],
+        ["answers", "recovery"],
         ["lifecycle"],
         ["agents", "messages"],
         ["registry"],

@@ -8,15 +8,16 @@ import os
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode, urlsplit
 
+from mas.agents import AgentView
+from mas.answers import Run, RunDetails, RunPage, Stopped
 from mas.errors import InvalidConfiguration, MasError
-from mas.runs import AgentView, Run, RunDetails, RunPage, Stopped
 from sandbox.result import SandboxResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mas.config import Mode, RunConfig
-    from mas.runs import Status
+    from mas.registry import Status
     from mas.settings import Settings
 
 __all__ = ["Client", "ServerFailed", "find_server"]

@@ -10,8 +10,8 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from mas.answers import Run, RunDetails, RunPage
     from mas.config import Value
-    from mas.runs import Run, RunDetails, RunPage
     from sandbox.result import SandboxResult
 
 __all__ = ["print_details", "print_json", "print_page", "print_result", "print_run", "write_bytes"]

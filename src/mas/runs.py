@@ -1,4 +1,4 @@
-"""Runs of a team of agents: the order of the steps of each operation, and their attempting."""
+"""Runs of a team of agents: the order of the steps of each operation, and its undoing."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ import os
 import sys
 import time
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from mas import agents, lifecycle, processes, recovery, workspace
-from mas.agents import AgentState, AgentView
-from mas.config import Mode, Value
+from mas.answers import Entry, Run, RunDetails, RunPage, Stopped, entry_of, run_of
 from mas.errors import (
     AgentNotFound,
     AgentNotRunning,
@@ -26,7 +25,7 @@ from mas.errors import (
 from mas.lifecycle import Place, attempting
 from mas.locks import lock_folder
 from mas.messages import check_text, deliver
-from mas.registry import Claim, Registry, Status, make_private_folder, now
+from mas.registry import Claim, Registry, make_private_folder, now
 from mas.tmux import Tmux
 from sandbox.events import SandboxLogger
 
@@ -35,63 +34,17 @@ if TYPE_CHECKING:
     from io import FileIO
     from pathlib import Path
 
-    from mas.config import RunConfig
+    from mas.agents import AgentView
+    from mas.config import Mode, RunConfig
+    from mas.registry import Status
     from mas.settings import Settings
     from mas.tmux import Pane, Session
     from mas.workspace import Layout
     from sandbox.sandbox import BaseSandbox
 
-__all__ = ["AgentState", "AgentView", "Entry", "Run", "RunDetails", "RunPage", "Runs", "Status", "Stopped"]
+__all__ = ["Runs"]
 
 OUTSIDE_SECONDS = 30.0
-
-
-class Entry(Value):
-    """One line of the index, verified against tmux."""
-
-    session_id: str
-    tmux_session: str
-    status: Status
-    created_at: str
-    working_dir: str
-    mode: Mode
-
-
-class Run(Value):
-    """A run that was made or restored: what POST /runs answers."""
-
-    session_id: str
-    tmux_session: str
-    working_dir: str
-    unit_dir: str
-    workflows_dir: str
-    created_at: str
-    status: Status
-    session_mode: Mode
-
-
-class RunPage(Value):
-    """A page of the index; `total` counts every entry that matches, not only those of the page."""
-
-    sessions: tuple[Entry, ...]
-    total: int
-    timestamp: str
-
-
-class RunDetails(Entry):
-    """An entry with its agents, the names of its windows in order, and the command that attaches to it."""
-
-    agents: tuple[AgentView, ...]
-    windows: tuple[str, ...]
-    attach_command: str
-
-
-class Stopped(Value):
-    """The answer to a stop."""
-
-    session_id: str
-    status: Literal["stopped"]
-    timestamp: str
 
 
 class Runs:
@@ -181,7 +134,7 @@ class Runs:
             self._place.registry.set_status([session_id], "active")
             undo.pop_all()
             lifecycle.unmark(layout, "restoring")
-        return _run_of(layout, entry, "active")
+        return run_of(layout, entry, "active")
 
     def delete(self, session_id: str) -> None:
         """Remove a stopped run with its workspace; RunNotFound, RunActive, sandbox.SessionInUse."""
@@ -314,7 +267,7 @@ class Runs:
             entry = place.registry.add(layout, "active", created_at)
             undo.pop_all()
             lifecycle.unmark(layout, "creating")
-        return _run_of(layout, Entry.model_validate(entry), "active")
+        return run_of(layout, Entry.model_validate(entry), "active")
 
     def _claimed(self, claim: Claim, digest: str) -> Run | None:
         """The run that was made under a key before, finished or undone where its maker died."""
@@ -326,7 +279,7 @@ class Runs:
         if claim.digest != digest:
             raise IdempotencyMismatch(claim.session_id)
         entry, layout, _ = self._look_up(claim.session_id)
-        return _run_of(layout, entry, entry.status)
+        return run_of(layout, entry, entry.status)
 
     def _stop(self, layout: Layout) -> None:
         lifecycle.mark(layout, "stopping")
@@ -351,7 +304,7 @@ class Runs:
         if changed:
             recovery.record_statuses(place, changed)
         for key, entry in entries.items():
-            yield _entry_of(entry, true[key])
+            yield entry_of(entry, true[key])
 
     def _look_up(self, session_id: str) -> tuple[Entry, Layout, Session | None]:
         """A run, verified, with its tmux session when it has one."""
@@ -361,7 +314,7 @@ class Runs:
         if status != entry["status"]:
             recovery.record_statuses(self._place, {session_id: entry})
         session = live.get(session_id) if status == "active" else None
-        return _entry_of(entry, status), self._place.registry.layout_of(entry), session
+        return entry_of(entry, status), self._place.registry.layout_of(entry), session
 
     @contextmanager
     def _held(self, session_id: str) -> Iterator[tuple[Layout, Entry]]:
@@ -370,7 +323,7 @@ class Runs:
         make_private_folder(layout.state_dir)
         try:
             with lock_folder(layout.state_dir):
-                yield layout, _entry_of(self._find(session_id), None)
+                yield layout, entry_of(self._find(session_id), None)
         except FileNotFoundError as error:
             if layout.state_dir.exists():
                 raise
@@ -405,24 +358,6 @@ class Runs:
             if pane.agent_id == agent_id:
                 return layout, agents.launches(layout)[agent_id], pane
         raise AgentNotRunning(session_id, agent_id)
-
-
-def _entry_of(entry: dict[str, Any], status: Status | None) -> Entry:
-    known = {name: entry[name] for name in ("sessionId", "tmuxSession", "createdAt", "workingDir", "mode")}
-    return Entry.model_validate({**known, "status": status or entry["status"]})
-
-
-def _run_of(layout: Layout, entry: Entry, status: Status) -> Run:
-    return Run(
-        session_id=layout.session_id,
-        tmux_session=entry.tmux_session,
-        working_dir=str(layout.working_dir),
-        unit_dir=str(layout.unit_dir),
-        workflows_dir=str(layout.workflows_dir),
-        created_at=entry.created_at,
-        status=status,
-        session_mode=layout.mode,
-    )
 
 
 def _digest(facts: dict[str, Any]) -> str:

@@ -13,8 +13,8 @@ from mas.runs import Runs
 from mas.settings import read_settings
 
 if TYPE_CHECKING:
+    from mas.answers import Entry, Run
     from mas.config import RunConfig
-    from mas.runs import Entry, Run
     from mas.settings import Settings
     from sandbox.result import SandboxResult
 

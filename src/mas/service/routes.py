@@ -7,8 +7,11 @@ from fastapi.exceptions import HTTPException
 from fastapi.requests import Request
 from fastapi.responses import PlainTextResponse
 
+from mas.agents import AgentView
+from mas.answers import Run, RunDetails, RunPage, Stopped
 from mas.config import Message, RunConfig
-from mas.runs import AgentView, Run, RunDetails, RunPage, Runs, Status, Stopped
+from mas.registry import Status
+from mas.runs import Runs
 from mas.service.models import Accepted
 from mas.service.problems import responses
 from mas.service.stream import EventStream, stream_output
