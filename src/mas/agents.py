@@ -9,7 +9,6 @@ import stat
 import sys
 import time
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,6 +16,7 @@ from pydantic import ConfigDict
 
 from mas.config import AgentId, RunConfig, Value, split_command
 from mas.processes import Process, is_alive
+from mas.registry import timestamp
 from mas.tmux import Pane, PaneStart
 
 if TYPE_CHECKING:
@@ -302,5 +302,4 @@ def _last_output_at(layout: Layout, agent_id: str) -> str | None:
         facts = os.stat(_log_path(layout, agent_id), follow_symlinks=False)  # noqa: PTH116 - Path.stat reads worse
     except OSError:
         return None
-    written = datetime.fromtimestamp(facts.st_mtime, UTC)
-    return written.strftime("%Y-%m-%dT%H:%M:%SZ") if facts.st_size else None
+    return timestamp(facts.st_mtime) if facts.st_size else None

@@ -25,7 +25,16 @@ if TYPE_CHECKING:
 
     from sandbox.events import SandboxLogger
 
-__all__ = ["TEMPORARY_PREFIX", "UUID4", "Claim", "Registry", "Status", "make_private_folder", "now"]
+__all__ = [
+    "TEMPORARY_PREFIX",
+    "UUID4",
+    "Claim",
+    "Registry",
+    "Status",
+    "make_private_folder",
+    "now",
+    "timestamp",
+]
 
 Status = Literal["active", "stopped", "error"]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -37,9 +46,14 @@ UUID4 = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9
 Entries = dict[str, dict[str, Any]]
 
 
+def timestamp(seconds: float) -> str:
+    """A moment, in seconds since 1970, as the index and every answer write it."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 def now() -> str:
-    """The current time as the index writes it."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    """The current time, likewise."""
+    return timestamp(time.time())
 
 
 @dataclass(frozen=True)

@@ -50,9 +50,9 @@ OUTSIDE_SECONDS = 30.0
 class Runs:
     """Every run under one MAS_ROOT; holds nothing between calls, so many processes may use the same root."""
 
-    def __init__(self, settings: Settings, *, logger: SandboxLogger | None = None) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        logger = logger or SandboxLogger()
+        logger = SandboxLogger()
         self._place = Place(settings, Registry(settings.root, logger), Tmux(settings.tmux_socket), logger)
 
     def init(self) -> tuple[Path, ...]:
