@@ -894,3 +894,19 @@ def test_fuel_that_ran_out_is_logged(tmp_path):
 def test_nothing_goes_to_the_streams_of_the_host(box, capfd):
     box.execute("import sys; print('out'); print('err', file=sys.stderr); 1 / 0")
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_name_of_the_host_that_is_no_utf8_can_be_used_but_not_made(box):
+    (box.workspace / os.fsdecode(b"caf\xe9")).write_text("from the host")
+    result = box.execute("""
+import os
+name = next(name for name in os.listdir('.') if name.startswith('caf'))
+print(ascii(name), open(name).read())
+open(name, 'a').write('!')
+try:
+    open(b'new\\xe9', 'w')
+except OSError as error:
+    print(error.strerror)
+""")
+    assert result.stdout == "'caf\\udce9' from the host\nIllegal byte sequence\n", result.stderr
+    assert (result.files_created, result.files_modified) == ([], ["caf\ufffd"])
