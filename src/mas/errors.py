@@ -10,13 +10,15 @@ MasError
 │   ├── RunActive                       it must be stopped first
 │   ├── RunNotActive                    it must be running
 │   ├── AgentNotRunning                 nothing is there to take a message
+│   ├── WorkspaceGone                   somebody removed its folder
 │   ├── LegacyRunning                   the one legacy session exists already
 │   ├── SessionIdTaken                  the id, or its first eight characters, belongs to another run
 │   └── IdempotencyMismatch             the key was used for another configuration
 ├── TmuxError (RuntimeError)
 │   ├── TmuxMissing                     no tmux, or one that is too old
 │   └── TmuxFailed                      tmux refused a command
-└── WorkspaceFailed (OSError)           the disk or the templates stood in the way
+├── TemplateUnusable                    a file of the templates cannot be copied
+└── WorkspaceFailed (OSError)           the disk stood in the way
 """
 
 from __future__ import annotations
@@ -40,10 +42,12 @@ __all__ = [
     "RunNotActive",
     "RunNotFound",
     "SessionIdTaken",
+    "TemplateUnusable",
     "TmuxError",
     "TmuxFailed",
     "TmuxMissing",
     "WorkspaceFailed",
+    "WorkspaceGone",
 ]
 
 
@@ -62,9 +66,9 @@ class InvalidConfiguration(MasError, ValueError):
 class InvalidMessage(MasError, ValueError):
     """A message holds what cannot be typed into a pane."""
 
-    def __init__(self, reason: str) -> None:
-        self.reason = reason
-        super().__init__(f"this message cannot be sent: {reason}")
+    def __init__(self, reason: str, remedy: str) -> None:
+        self.reason, self.remedy = reason, remedy
+        super().__init__(f"this message cannot be sent: {reason}; {remedy}")
 
 
 class InvalidSessionId(MasError, ValueError):
@@ -121,6 +125,16 @@ class AgentNotRunning(Conflict):
         super().__init__(f"agent {agent_id} of session {session_id} is not running; restart it first")
 
 
+class WorkspaceGone(Conflict):
+    """The folder of the run was removed, and the operation needs it."""
+
+    def __init__(self, session_id: str) -> None:
+        self.session_id = session_id
+        super().__init__(
+            f"the folder of session {session_id} is gone; put it back, or stop the session and delete it"
+        )
+
+
 class LegacyRunning(Conflict):
     """A legacy session of this name exists; there is only one at a time."""
 
@@ -163,14 +177,32 @@ class TmuxMissing(TmuxError):
 class TmuxFailed(TmuxError):
     """tmux refused a command."""
 
-    def __init__(self, command: str, reason: str) -> None:
-        self.command, self.reason = command, reason
-        super().__init__(f"tmux {command} failed: {reason}")
+    def __init__(self, command: str, reason: str, socket: str) -> None:
+        self.command, self.reason, self.socket = command, reason, socket
+        super().__init__(
+            f"tmux {command} failed: {reason}; try again, and if it stays so, "
+            f"tmux -L {socket} list-sessions shows whether its server answers"
+        )
+
+
+class TemplateUnusable(MasError):
+    """Something in the templates cannot become part of a session; `path` begins with unit or workflows."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        self.path, self.reason = path, reason
+        super().__init__(
+            f"the template {path} {reason}; mend it or move it out of the templates, then start again"
+        )
 
 
 class WorkspaceFailed(MasError, OSError):
     """A file or folder of a run could not be made, read or removed."""
 
-    def __init__(self, path: Path, reason: str) -> None:
-        self.path, self.reason = path, reason
-        super().__init__(f"{path}: {reason}")
+    def __init__(
+        self,
+        path: Path,
+        reason: str,
+        remedy: str = "see that its disk has room and that you may write there, then try again",
+    ) -> None:
+        self.path, self.reason, self.remedy = path, reason, remedy
+        super().__init__(f"{path}: {reason}; {remedy}")

@@ -17,15 +17,17 @@ __all__ = ["check_text", "deliver"]
 def check_text(text: str) -> bytes:
     """The bytes of a message; InvalidMessage where it holds what cannot be typed."""
     if not text:
-        raise InvalidMessage("it is empty")
+        raise InvalidMessage("it is empty", "write something")
     if len(text) > MESSAGE_MAX_CHARACTERS:
-        raise InvalidMessage(f"it is longer than {MESSAGE_MAX_CHARACTERS:,} characters")
+        reason = f"it is longer than {MESSAGE_MAX_CHARACTERS:,} characters"
+        raise InvalidMessage(reason, "put it into a file of the session and send its name")
     if re.search(f"[{CONTROL_CHARACTERS}]", text):
-        raise InvalidMessage("it holds control characters other than tab, newline and return")
+        reason = "it holds control characters other than tab, newline and return"
+        raise InvalidMessage(reason, "take them out")
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise InvalidMessage("it holds half of a surrogate pair") from None
+        raise InvalidMessage("it is no valid Unicode", "write it in UTF-8") from None
 
 
 def deliver(tmux: Tmux, pane: Pane, text: bytes, *, submit: bool) -> None:

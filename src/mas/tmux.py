@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Pane", "PaneStart", "Session", "SessionExists", "Tmux"]
 
+PROGRAM = "tmux"
 OLDEST_VERSION = (3, 2)
 SANITIZING_VERSION = (3, 7)  # from here on paste-buffer rewrites what it pastes unless told -S
 CONFIGURATION = Path(__file__).with_name("tmux.conf")
@@ -178,7 +179,7 @@ class Tmux:
             raise
 
     def _version(self) -> tuple[int, int]:
-        output = self._call(["tmux", "-V"]).stdout.decode(errors="replace").strip()
+        output = self._call(["-V"], "-V").stdout.decode(errors="replace").strip()
         found = re.search(r"(\d+)\.(\d+)", output)
         if found is None:
             return SANITIZING_VERSION if output == "tmux master" else _too_old(output)
@@ -188,8 +189,9 @@ class Tmux:
     def _run(self, commands: list[Command], *, what: str | None = None, stdin: bytes = b"") -> str:
         """Run commands in one call; the first that fails ends it. Retried only where nothing was done."""
         words = [word for command in commands for word in [*map(_unseparated, command), ";"]][:-1]
+        name = what or commands[0][0]
         for _ in range(ATTEMPTS):
-            done = self._call(["tmux", "-u", "-L", self.socket, "-f", str(CONFIGURATION), *words], stdin)
+            done = self._call(["-u", "-L", self.socket, "-f", str(CONFIGURATION), *words], name, stdin)
             reason = done.stderr.decode(errors="replace").strip()
             if done.returncode == 0:
                 return done.stdout.decode(errors="replace")
@@ -197,12 +199,12 @@ class Tmux:
                 break
             time.sleep(RETRY_SECONDS)
         kind = SessionExists if reason.startswith(DUPLICATE) else TmuxFailed
-        raise kind(what or commands[0][0], reason or f"exit code {done.returncode}")
+        raise kind(name, reason or f"exit code {done.returncode}", self.socket)
 
-    def _call(self, argv: list[str], stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    def _call(self, words: list[str], name: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         try:
             return subprocess.run(  # noqa: S603 - words, never a shell; user text goes by stdin
-                argv,
+                [PROGRAM, *words],
                 input=stdin,
                 capture_output=True,
                 timeout=TIMEOUT_SECONDS,
@@ -214,7 +216,8 @@ class Tmux:
         except OSError as error:
             raise TmuxMissing(f"tmux cannot be run ({error.strerror})") from None
         except subprocess.TimeoutExpired:
-            raise TmuxFailed(argv[-1], f"no answer within {TIMEOUT_SECONDS:.0f} seconds") from None
+            reason = f"no answer within {TIMEOUT_SECONDS:.0f} seconds"
+            raise TmuxFailed(name, reason, self.socket) from None
 
 
 def _clean_environment() -> dict[str, str]:

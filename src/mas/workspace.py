@@ -6,12 +6,13 @@ import os
 import re
 import shlex
 import shutil
+import stat
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mas.errors import WorkspaceFailed
+from mas.errors import TemplateUnusable, WorkspaceFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -35,6 +36,7 @@ PACKAGED = Path(__file__).with_name("templates")
 LEGACY_NAME = "tmux"
 PROJECT_FILE, PROJECT_KEY = ".masrc", "PROJECT_NAME"
 PREFIX_CHARACTERS = 8
+SPECIAL_FILES = {stat.S_IFIFO: "named pipe", stat.S_IFSOCK: "socket"}
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ def copy_templates(root: Path, destination: Path) -> None:
     """Fill a new session folder: from MAS_ROOT where it has templates, else from those of the package."""
     for name in TEMPLATES:
         source = root / name if (root / name).exists() else PACKAGED / name
-        shutil.copytree(source, destination / name, symlinks=True)
+        _copy_template(source, destination / name)
 
 
 def install_templates(root: Path) -> list[Path]:
@@ -184,7 +186,40 @@ def _copy_whole(source: Path, destination: Path) -> None:
     """Copy a folder under another name and rename it, so that nobody sees half of it."""
     temporary = destination.with_name(f".{destination.name}.{os.getpid()}.tmp")
     try:
-        shutil.copytree(source, temporary, symlinks=True)
+        _copy_template(source, temporary)
         temporary.rename(destination)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _copy_template(source: Path, destination: Path) -> None:
+    """Copy a folder of templates; TemplateUnusable names what is in the way, a full disk is an OSError."""
+    try:
+        _copy_folder(source, destination, source.parent)
+    except OSError as error:
+        culprit = Path(error.filename or destination)
+        # Both names are given where reading and writing were one call, and then it is the disk that is full.
+        if error.filename2 is None and culprit.is_relative_to(source):
+            reason = f"cannot be read ({error.strerror})"
+            raise TemplateUnusable(culprit.relative_to(source.parent), reason) from error
+        raise
+
+
+def _copy_folder(source: Path, destination: Path, base: Path) -> None:
+    destination.mkdir()
+    for path in sorted(source.iterdir()):
+        _copy_entry(path, destination / path.name, base)
+    shutil.copystat(source, destination)
+
+
+def _copy_entry(path: Path, copy: Path, base: Path) -> None:
+    kind = stat.S_IFMT(path.lstat().st_mode)
+    if kind == stat.S_IFLNK:
+        copy.symlink_to(path.readlink())
+    elif kind == stat.S_IFDIR:
+        _copy_folder(path, copy, base)
+    elif kind == stat.S_IFREG:
+        shutil.copy2(path, copy)
+    else:  # opening one of these could wait for ever, and reading a device never ends
+        what = SPECIAL_FILES.get(kind, "device")
+        raise TemplateUnusable(path.relative_to(base), f"is a {what} and cannot be copied")

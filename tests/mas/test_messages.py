@@ -8,6 +8,7 @@ from mas.messages import check_text
 LINE = (
     "-rf; `touch x` $(touch y) $HOME #{pane_id} #(touch z) Enter \\; 'quoted' \"double\" \t tab 🦀 Ünïcödé ;"
 )
+CONTROL = "it holds control characters other than tab, newline and return; take them out"
 MESSAGES = {
     "plain": "hello",
     "leading dash": "-n --help",
@@ -63,13 +64,16 @@ def test_no_buffer_is_left_in_the_server(reader):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "it is empty"),
-        ("a\0b", "it holds control characters other than tab, newline and return"),
-        ("\x1b[201~rm", "it holds control characters other than tab, newline and return"),
-        ("\x9b201~rm", "it holds control characters other than tab, newline and return"),
-        ("\x03", "it holds control characters other than tab, newline and return"),
-        ("\ud800", "it holds half of a surrogate pair"),
-        ("x" * 1_000_001, "it is longer than 1,000,000 characters"),
+        ("", "it is empty; write something"),
+        ("a\0b", CONTROL),
+        ("\x1b[201~rm", CONTROL),
+        ("\x9b201~rm", CONTROL),
+        ("\x03", CONTROL),
+        ("\ud800", "it is no valid Unicode; write it in UTF-8"),
+        (
+            "x" * 1_000_001,
+            "it is longer than 1,000,000 characters; put it into a file of the session and send its name",
+        ),
     ],
 )
 def test_what_cannot_be_typed_is_refused(text, reason):

@@ -1,10 +1,11 @@
 import errno
+import json
 
 import pytest
 
 import mas.errors
 import sandbox.errors
-from mas.service.problems import STATUS, status_of
+from mas.service.problems import STATUS, problem, status_of
 
 
 @pytest.mark.parametrize("module", [mas.errors, sandbox.errors])
@@ -41,3 +42,7 @@ def test_every_error_class_is_listed_in_its_module():
 )
 def test_an_error_gets_the_status_of_its_row(error, status):
     assert status_of(error) == status
+
+
+def test_a_name_that_is_no_text_does_not_spoil_the_answer():
+    assert json.loads(problem(503, "the template unit/\udcff").body)["detail"] == "the template unit/?"

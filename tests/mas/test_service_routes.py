@@ -448,6 +448,22 @@ def test_code_ends_when_its_client_leaves(world, client):
     assert client.delete(path).status_code == 204
 
 
+def test_a_template_that_cannot_be_copied_is_named_and_nothing_is_left(make_world):
+    world = make_world()
+    world.mas("init")
+    os.mkfifo(world.root / "unit" / "10" / "pipe")
+    with world.server() as url:
+        response = httpx2.post(url + "/runs", json=team())
+        assert problem_of(response) == (503, "template-unusable")
+        assert response.json()["detail"] == (
+            "the template unit/10/pipe is a named pipe and cannot be copied; "
+            "mend it or move it out of the templates, then start again"
+        )
+        assert httpx2.get(url + "/sessions").json()["total"] == 0
+    assert (list((world.root / "sessions").glob("*-*")), world.tmux_sessions()) == ([], [])
+    assert list((world.root / "sessions" / ".mas").glob("*-*")) == []
+
+
 def test_without_tmux_a_run_is_refused_and_nothing_is_left(make_world, tmp_path):
     world = make_world()
     with world.server(PATH=str(tmp_path)) as url:

@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import os
+import socket
+import stat
+
 import pytest
 
-from mas.workspace import Layout, install_templates, legacy_session_name
+from mas.errors import TemplateUnusable
+from mas.workspace import Layout, copy_templates, install_templates, legacy_session_name
 
 SESSION_ID = "550e8400-e29b-41d4-a716-446655440000"
 
@@ -64,3 +69,57 @@ def test_templates_are_put_where_there_are_none(tmp_path):
     assert install_templates(tmp_path) == []
     assert list((tmp_path / "workflows").iterdir()) == []
     assert (tmp_path / "unit" / "00" / "ROLE.md").is_file()
+
+
+def test_templates_are_copied_with_their_modes_and_links(tmp_path):
+    unit, copy = tmp_path / "unit" / "10", tmp_path / "copy"
+    unit.mkdir(parents=True)
+    (unit / "tool.sh").write_text("true")
+    (unit / "tool.sh").chmod(0o750)
+    (unit / "link").symlink_to("tool.sh")
+    (unit / "dangling").symlink_to("nowhere")
+    (unit / "empty").mkdir(mode=0o700)
+    copy.mkdir()
+    copy_templates(tmp_path, copy)
+    copied = copy / "unit" / "10"
+    assert sorted(path.name for path in copied.iterdir()) == ["dangling", "empty", "link", "tool.sh"]
+    assert ((copied / "link").readlink().name, (copied / "dangling").is_symlink()) == ("tool.sh", True)
+    assert stat.S_IMODE((copied / "tool.sh").stat().st_mode) == 0o750
+    assert stat.S_IMODE((copied / "empty").stat().st_mode) == 0o700
+    assert (copied / "tool.sh").read_text() == "true"
+
+
+def make_device(path):
+    try:
+        os.mknod(path, 0o600 | stat.S_IFCHR, os.makedev(1, 5))  # /dev/zero: its copy would never end
+    except PermissionError:
+        pytest.skip("only root may make a device")
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (os.mkfifo, "is a named pipe and cannot be copied"),
+        (lambda path: socket.socket(socket.AF_UNIX).bind(path), "is a socket and cannot be copied"),
+        (make_device, "is a device and cannot be copied"),
+    ],
+    ids=["named pipe", "socket", "device"],
+)
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")  # the socket file outlives its maker here
+def test_a_template_that_cannot_be_copied_is_named(tmp_path, monkeypatch, make, reason):
+    (tmp_path / "unit" / "10").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)  # a socket's path must be short
+    make("unit/10/odd")
+    (tmp_path / "copy").mkdir()
+    with pytest.raises(TemplateUnusable) as refused:
+        copy_templates(tmp_path, tmp_path / "copy")
+    assert str(refused.value) == (
+        f"the template unit/10/odd {reason}; mend it or move it out of the templates, then start again"
+    )
+
+
+def test_templates_that_are_no_folder_are_named(tmp_path):
+    (tmp_path / "workflows").touch()
+    (tmp_path / "copy").mkdir()
+    with pytest.raises(TemplateUnusable, match=r"^the template workflows cannot be read .Not a directory.; "):
+        copy_templates(tmp_path, tmp_path / "copy")

@@ -36,12 +36,14 @@ STATUS: dict[type[Exception], int] = {
     runs.RunActive: 409,
     runs.RunNotActive: 409,
     runs.AgentNotRunning: 409,
+    runs.WorkspaceGone: 409,
     runs.LegacyRunning: 409,
     runs.SessionIdTaken: 409,
     runs.IdempotencyMismatch: 409,
     runs.TmuxError: 503,
     runs.TmuxMissing: 503,
     runs.TmuxFailed: 503,
+    runs.TemplateUnusable: 503,
     runs.WorkspaceFailed: 500,
     sandboxes.SandboxError: 500,
     sandboxes.PolicyValidationError: 422,
@@ -122,7 +124,8 @@ def problem(
 ) -> ProblemResponse:
     """The answer for a failure; without a code, the status names the kind."""
     title = HTTPStatus(status).phrase
-    body = Problem(title=title, status=status, detail=detail, code=code or _kebab(title), errors=errors)
+    shown = detail.encode(errors="replace").decode()  # a file's name may be bytes that are no text
+    body = Problem(title=title, status=status, detail=shown, code=code or _kebab(title), errors=errors)
     return ProblemResponse(body.model_dump(exclude_none=True), status, headers=dict(headers or {}))
 
 
