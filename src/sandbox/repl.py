@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sandbox.interrupts import in_worker
+from sandbox.interrupts import ENDING_SIGNALS, ending, in_worker
 from sandbox.invocation import (
     AsJson,
     Data,
@@ -66,7 +66,7 @@ def repl(
     terminal, statements are read from stdin; --json prints one result a line.
     """
     policy = read_policy(policy_file, preload, read_limits(timeout, fuel, memory, data))
-    with _open(session, root, policy, fresh=fresh) as sandbox, _ending():
+    with ending() as ignore_endings, _open(session, root, policy, fresh=fresh) as sandbox:
         if not as_json:
             typer.echo(f"session {sandbox.session_id}", err=True)
         with open_lines(interactive=sys.stdin.isatty()) as lines:
@@ -74,6 +74,7 @@ def repl(
                 if source.strip() in LEAVING:
                     break
                 _take_turn(sandbox, source, as_json=as_json)
+        ignore_endings()
 
 
 def _open(session: str | None, root: Path, policy: ExecutionPolicy, *, fresh: bool) -> SessionSandbox:
@@ -111,25 +112,19 @@ def _show(result: SandboxResult, policy: ExecutionPolicy) -> None:
 
 @contextmanager
 def _cancelling() -> Iterator[threading.Event]:
-    """Ctrl-C stops the guest, and nothing else, until the block ends."""
-    cancel = threading.Event()
-    before = signal.signal(signal.SIGINT, lambda *_: cancel.set())
+    """Ctrl-C stops the guest, and nothing else, until the block ends; a request to leave stops it, too."""
+    cancel, asked = threading.Event(), list[int]()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+        if len(asked) == 1:  # set() within set() would wait for itself
+            cancel.set()
+        if number in ENDING_SIGNALS and callable(leave := before[signal.Signals(number)]):
+            leave(number, frame)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, *ENDING_SIGNALS)}
     try:
         yield cancel
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def _ending() -> Iterator[None]:
-    """SIGTERM and a closed terminal leave as Ctrl-D does, so that the last turn is saved."""
-
-    def leave(number: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

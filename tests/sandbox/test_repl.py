@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import pty
@@ -113,6 +114,11 @@ def terminal(tmp_path):
         one.close()
 
 
+def send_to_thread(pid, thread, number):
+    """What `kill` cannot: a signal for one thread of another process."""
+    assert ctypes.CDLL(None).tgkill(pid, thread, number) == 0
+
+
 def only_session(root):
     (found,) = list_sessions(root / "workspace")
     return found.session_id
@@ -203,6 +209,37 @@ def test_a_prompt_that_is_told_to_end_saves_its_last_turn(terminal, tmp_path, nu
     assert prompt.process.wait(DEADLINE_SECONDS) == 128 + number
     with get_session_sandbox(only_session(tmp_path), workspace_root=tmp_path / "workspace") as box:
         assert box.execute("x").value == "'last'"
+
+
+def test_a_request_to_end_that_another_thread_takes_is_heard(terminal, tmp_path):
+    prompt = terminal()
+    prompt.say("x = 'last'")
+    others = set(map(int, os.listdir(f"/proc/{prompt.process.pid}/task"))) - {prompt.process.pid}
+    send_to_thread(prompt.process.pid, others.pop(), signal.SIGTERM)
+    assert prompt.process.wait(DEADLINE_SECONDS) == 128 + signal.SIGTERM
+    with get_session_sandbox(only_session(tmp_path), workspace_root=tmp_path / "workspace") as box:
+        assert box.execute("x").value == "'last'"
+
+
+def test_a_second_request_to_end_does_not_disturb_the_save(terminal, tmp_path):
+    prompt = terminal()
+    prompt.say("x = bytearray(64 * 1024 * 1024)")
+    while prompt.process.poll() is None:
+        prompt.process.send_signal(signal.SIGHUP)
+        time.sleep(0.001)
+    with get_session_sandbox(only_session(tmp_path), workspace_root=tmp_path / "workspace") as box:
+        assert box.execute("len(x)").value == str(64 * 1024 * 1024)
+
+
+def test_a_request_to_end_stops_the_code_that_runs(terminal, tmp_path):
+    prompt = terminal("--timeout", "none", "--fuel", "none")
+    prompt.say("x = 1")
+    prompt.type("exec(\"x = 2; print('runs', flush=True)\\nwhile True: pass\")\n")
+    prompt.expect("runs\n")
+    prompt.process.send_signal(signal.SIGTERM)
+    assert prompt.process.wait(DEADLINE_SECONDS) == 128 + signal.SIGTERM
+    with get_session_sandbox(only_session(tmp_path), workspace_root=tmp_path / "workspace") as box:
+        assert box.execute("x").value == "1"
 
 
 @pytest.mark.parametrize("word", ["exit", "quit()"])
