@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING
 
 from mas import agents, processes, workspace
 from mas.config import MODES, RunConfig, load_config
-from mas.errors import InvalidSessionId, LegacyRunning, SessionIdTaken
+from mas.errors import (
+    InvalidConfiguration,
+    InvalidSessionId,
+    LegacyRunning,
+    SessionIdTaken,
+    WorkspaceFailed,
+)
 from mas.locks import lock_file, lock_folder
 from mas.registry import UUID4, Registry, make_private_folder
 from mas.tmux import PaneStart, SessionExists, Tmux
@@ -165,8 +171,12 @@ def remove(place: Place, layout: Layout) -> None:
 def read_config(layout: Layout) -> RunConfig:
     """The configuration that the run was made with."""
     path = layout.folder / "config.json"
-    with workspace.disk_work(path):
-        return load_config(path.read_bytes())
+    try:
+        with workspace.disk_work(path):
+            return load_config(path.read_bytes())
+    except InvalidConfiguration as error:
+        reason = f"this is not the configuration that the session was made with ({error})"
+        raise WorkspaceFailed(path, reason, "put it back, or delete the session and start another") from error
 
 
 def mark(layout: Layout, what: str) -> None:
@@ -244,6 +254,8 @@ def _repair_folders(layout: Layout, planned: list[Launch]) -> None:
     workspace.make_folders(layout.folder, ["logs"])
     if layout.mode == "isolated":
         workspace.make_folders(layout.folder, ["unit"])
+    else:
+        workspace.install_templates(layout.root)
     units = layout.unit_dir if layout.mode == "isolated" else layout.unit_dir.resolve()
     workspace.make_folders(units, [launch.agent_id for launch in planned])
 

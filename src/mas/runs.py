@@ -20,7 +20,7 @@ from mas.errors import (
     RunNotActive,
     RunNotFound,
     TmuxFailed,
-    WorkspaceFailed,
+    WorkspaceGone,
 )
 from mas.lifecycle import Place, attempting
 from mas.locks import lock_folder
@@ -118,9 +118,13 @@ class Runs:
         return Stopped(session_id=session_id, status="stopped", timestamp=now())
 
     def restore(self, session_id: str) -> Run:
-        """Start the agents of a stopped run again in its workspace; RunNotFound, RunActive, TmuxError."""
+        """Start the agents of a stopped run again in its workspace.
+
+        RunNotFound, WorkspaceGone, RunActive, TmuxError.
+        """
         self._place.tmux.check()
         with self._held(session_id) as (layout, entry), ExitStack() as undo:
+            self._layout_with_folder(session_id)
             self._refuse_active(session_id)
             with lifecycle.legacy_alone(self._place, layout.mode):
                 config = lifecycle.read_config(layout)
@@ -167,9 +171,10 @@ class Runs:
     def restart_agent(self, session_id: str, agent_id: str) -> AgentView:
         """End one agent with its processes and start it again in its pane.
 
-        RunNotFound, AgentNotFound, RunNotActive.
+        RunNotFound, AgentNotFound, WorkspaceGone, RunNotActive.
         """
         with self._held(session_id):
+            self._layout_with_folder(session_id)
             layout, launch, pane = self._running_agent(session_id, agent_id)
             if not pane.dead:
                 processes.ask_to_stop([processes.identify(pane.pid)])
@@ -194,10 +199,8 @@ class Runs:
         return agents.follow_log(layout, agent_id, lambda: session_id not in self._place.live())
 
     def sandbox(self, session_id: str) -> BaseSandbox:
-        """The run's sandbox, to be closed by the caller; RunNotFound."""
-        layout = self._layout(session_id)
-        if not layout.folder.is_dir():
-            raise WorkspaceFailed(layout.folder, "the folder of this session is gone")
+        """The run's sandbox, to be closed by the caller; RunNotFound, WorkspaceGone."""
+        layout = self._layout_with_folder(session_id)
         from sandbox.sessions.lifecycle import get_session_sandbox
 
         return get_session_sandbox(
@@ -208,38 +211,40 @@ class Runs:
         )
 
     def list_files(self, session_id: str, *, pattern: str | None = None) -> tuple[str, ...]:
-        """The files of the run's sandbox, control files left out; RunNotFound.
+        """The files of the run's sandbox, control files left out; RunNotFound, WorkspaceGone.
 
         Names that are not UTF-8 are left out as well: neither sandboxed code nor a request can say them.
         """
         from sandbox.sessions.files import list_session_files
 
-        paths = list_session_files(session_id, self._layout(session_id).sandbox_root, pattern)
+        paths = list_session_files(session_id, self._layout_with_folder(session_id).sandbox_root, pattern)
         return tuple(path for path in paths if path.encode(errors="ignore") == os.fsencode(path))
 
     def read_file(self, session_id: str, path: str) -> bytes:
         """A file of the run's sandbox; RunNotFound, and the errors of sandbox.read_session_file."""
         from sandbox.sessions.files import read_session_file
 
-        return read_session_file(session_id, path, self._layout(session_id).sandbox_root)
+        return read_session_file(session_id, path, self._layout_with_folder(session_id).sandbox_root)
 
     def open_file(self, session_id: str, path: str) -> FileIO:
         """The same, open, to be read piece by piece and closed by the caller."""
         from sandbox.sessions.files import open_session_file
 
-        return open_session_file(session_id, path, self._layout(session_id).sandbox_root)
+        return open_session_file(session_id, path, self._layout_with_folder(session_id).sandbox_root)
 
     def write_file(self, session_id: str, path: str, data: bytes) -> None:
         """Write a file of the run's sandbox; RunNotFound, and the errors of sandbox.write_session_file."""
         from sandbox.sessions.files import write_session_file
 
-        write_session_file(session_id, path, data, self._layout(session_id).sandbox_root)
+        write_session_file(session_id, path, data, self._layout_with_folder(session_id).sandbox_root)
 
     def delete_file(self, session_id: str, path: str, *, recursive: bool = False) -> None:
         """Remove a file of the run's sandbox; RunNotFound, and the errors of sandbox.delete_session_path."""
         from sandbox.sessions.files import delete_session_path
 
-        delete_session_path(session_id, path, self._layout(session_id).sandbox_root, recursive=recursive)
+        delete_session_path(
+            session_id, path, self._layout_with_folder(session_id).sandbox_root, recursive=recursive
+        )
 
     def reconcile(self) -> None:
         """Make registry, folders, tmux and processes agree after a crash: call it when a server starts.
@@ -341,6 +346,13 @@ class Runs:
 
     def _layout(self, session_id: str) -> Layout:
         return self._place.registry.layout_of(self._find(session_id))
+
+    def _layout_with_folder(self, session_id: str) -> Layout:
+        """The layout of a run whose folder is there; RunNotFound, WorkspaceGone."""
+        layout = self._layout(session_id)
+        if not layout.folder.is_dir():
+            raise WorkspaceGone(session_id)
+        return layout
 
     def _layout_with_agent(self, session_id: str, agent_id: str) -> Layout:
         layout = self._layout(session_id)

@@ -23,6 +23,7 @@ from mas.errors import (
     RunNotFound,
     SessionIdTaken,
     WorkspaceFailed,
+    WorkspaceGone,
 )
 from mas.runs import Runs
 from sandbox.sessions import prune_sessions
@@ -624,9 +625,31 @@ def test_a_run_whose_folder_is_gone_has_no_sandbox(site, team):
     run = site.runs.create(team())
     site.runs.stop(run.session_id)
     shutil.rmtree(run.working_dir)
-    with pytest.raises(WorkspaceFailed, match="the folder of this session is gone"):
+    with pytest.raises(WorkspaceGone):
         site.runs.sandbox(run.session_id)
     assert not Path(run.working_dir).exists()
+
+
+def test_a_configuration_that_somebody_broke_is_named(site, team):
+    run = site.runs.create(team())
+    site.runs.stop(run.session_id)
+    config = Path(run.working_dir) / "config.json"
+    config.write_text('{"agents": {}}')
+    with pytest.raises(WorkspaceFailed) as failed:
+        site.runs.restore(run.session_id)
+    assert str(failed.value) == (
+        f"{config}: this is not the configuration that the session was made with "
+        "(agents.units: Field required); put it back, or delete the session and start another"
+    )
+
+
+def test_a_legacy_run_is_restored_after_its_shared_folders_were_removed(site, team, eventually):
+    run = site.runs.create(team(mode="legacy"))
+    site.runs.stop(run.session_id)
+    shutil.rmtree(run.unit_dir)
+    assert site.runs.restore(run.session_id) == run
+    eventually(lambda: set(agent_states(site, run.session_id).values()) == {"running"}, "running agents")
+    assert (Path(run.unit_dir) / "10" / "ROLE.md").is_file()
 
 
 def test_stopping_a_run_leaves_the_run_of_the_same_id_in_another_root_alive(make_site, team):

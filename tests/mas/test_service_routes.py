@@ -1,6 +1,7 @@
 import json
 import os
 import shlex
+import shutil
 import sys
 import threading
 import time
@@ -446,6 +447,38 @@ def test_code_ends_when_its_client_leaves(world, client):
     # A session that executes cannot be deleted, so its deletion shows that nothing runs any more.
     client.post(f"{path}/stop")
     assert client.delete(path).status_code == 204
+
+
+@pytest.mark.parametrize("runs_still", [True, False], ids=["active", "stopped"])
+def test_a_session_whose_folder_was_removed_says_so_until_it_is_deleted(world, client, runs_still):
+    session = create(client)
+    path = f"/sessions/{session['sessionId']}"
+    if not runs_still:
+        client.post(f"{path}/stop")
+    folder = Path(session["workingDir"])
+    # Supervisors that are just starting write into it: once more then.
+    world.wait_until(lambda: shutil.rmtree(folder, ignore_errors=True) or not folder.exists(), "its end")
+    for response in (
+        client.post(f"{path}/execute", json={"code": "1"}),
+        client.post(f"{path}/restore"),
+        client.post(f"{path}/agents/11/restart"),
+        client.get(f"{path}/files"),
+        client.get(f"{path}/files/a"),
+        client.put(f"{path}/files/a", content=b"x"),
+        client.delete(f"{path}/files/a"),
+    ):
+        assert problem_of(response) == (409, "workspace-gone")
+        assert response.json()["detail"] == (
+            f"the folder of session {session['sessionId']} is gone; "
+            "put it back, or stop the session and delete it"
+        )
+    assert client.get(path).json()["status"] == "error"
+    entries = {entry["sessionId"]: entry["status"] for entry in client.get("/sessions").json()["sessions"]}
+    assert entries[session["sessionId"]] == "error"
+    assert not folder.exists()
+    assert client.post(f"{path}/stop").status_code == 200
+    assert client.delete(path).status_code == 204
+    assert problem_of(client.get(path)) == (404, "run-not-found")
 
 
 def test_a_template_that_cannot_be_copied_is_named_and_nothing_is_left(make_world):

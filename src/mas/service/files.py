@@ -84,7 +84,9 @@ async def execute_code(
     return await run_for_client(request, run)
 
 
-@router.get("/sessions/{sessionId}/files", response_description="The files.", responses=responses(404, 422))
+@router.get(
+    "/sessions/{sessionId}/files", response_description="The files.", responses=responses(404, 409, 422)
+)
 def list_files(
     runs: TheRuns,
     session_id: OneSession,
@@ -100,7 +102,7 @@ def list_files(
     "/sessions/{sessionId}/files/{path:path}",
     response_class=FileResponse,
     response_description="The content.",
-    responses={200: {"content": {FileResponse.media_type: BYTES}}, **responses(404, 422)},
+    responses={200: {"content": {FileResponse.media_type: BYTES}}, **responses(404, 409, 422)},
 )
 def read_file(runs: TheRuns, session_id: OneSession, path: FilePath) -> FileResponse:
     """The bytes of a file."""
