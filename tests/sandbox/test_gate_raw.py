@@ -18,6 +18,7 @@ CREATE, DIRECTORY, EXCLUSIVE, TRUNCATE = 1, 2, 4, 8
 READ, WRITE = 1 << 1, 1 << 6
 APP, TMP, DATA = 3, 4, 5
 EACCES, EBADF, EFAULT, EINVAL, EMFILE, ENAMETOOLONG, ENOENT, ENOSPC, EXDEV = 2, 8, 21, 28, 33, 37, 44, 51, 75
+ENOMEM = 48
 SECRET = "the host's own"
 
 NAMES = [
@@ -500,3 +501,52 @@ def test_a_path_longer_than_any_is_refused_before_it_is_read(gated, length):
     for function in ("path_create_directory", "path_unlink_file", "path_remove_directory"):
         assert guest.call(function, APP, TEXT, length) == ENAMETOOLONG
     assert guest.call("path_symlink", TEXT, length, APP, TEXT, 4) == ENAMETOOLONG
+
+
+# ---- listings
+
+
+def read_listing(guest, fd, *, cookie=0, size=64):
+    """The names in one answer of a listing, and the place where the next one begins."""
+    assert guest.call("fd_readdir", fd, TEXT, size, cookie, OUT) == 0
+    raw = guest.get(TEXT, guest.number())
+    whole = [name for name in listing(raw) if name]
+    return whole, cookie + len(whole)
+
+
+def test_a_listing_goes_on_where_it_was_whatever_is_listed_and_removed_meanwhile(gated):
+    for number in range(50):
+        (gated.app / "folder" / f"{number:02}").mkdir()
+    guest = gated()
+    fd, other = (guest.open("folder", flags=DIRECTORY, rights=READ) for _ in range(2))
+    names, cookie = read_listing(guest, fd, size=24 + 8)
+    while True:
+        read_listing(guest, other)
+        for name in names[:1]:
+            guest.call("path_remove_directory", fd, *guest.text(name))
+        more, cookie = read_listing(guest, fd, cookie=cookie, size=24 + 8)
+        if not more:
+            break
+        names = more[:1] + names
+    assert sorted(set(names)) == [*(b"%02d" % number for number in range(50)), b"inner"]
+
+
+def test_a_listing_that_would_fill_the_memory_of_the_host_is_refused(gated, monkeypatch):
+    monkeypatch.setattr("sandbox.wasm.listing.MOST_LISTED_BYTES", 5 * (24 + 8 + 8))
+    for number in range(10):
+        (gated.app / "folder" / f"{number:08}").touch()
+    guest = gated()
+    fd = guest.open("folder", flags=DIRECTORY, rights=READ)
+    assert guest.call("fd_readdir", fd, TEXT, 4096, 0, OUT) == ENOMEM
+    before = len(os.listdir("/proc/self/fd"))
+    assert guest.call("fd_readdir", fd, TEXT, 4096, 3, OUT) == ENOMEM
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_listings_that_take_too_much_together_are_read_again(gated, monkeypatch):
+    monkeypatch.setattr("sandbox.wasm.gate.MOST_LISTED_BYTES", 300)
+    guest = gated()
+    folders = [guest.open(".", flags=DIRECTORY, rights=READ) for _ in range(5)]
+    for _ in range(2):
+        assert {len(read_listing(guest, fd, size=4096)[0]) for fd in folders} == {6}
+        assert {len(read_listing(guest, fd, size=4096, cookie=2)[0]) for fd in folders} == {4}

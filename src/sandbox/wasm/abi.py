@@ -24,6 +24,7 @@ ELOOP: Final = 32
 EMFILE: Final = 33
 ENAMETOOLONG: Final = 37
 ENOENT: Final = 44
+ENOMEM: Final = 48
 ENOSPC: Final = 51
 ENOTDIR: Final = 54
 EPERM: Final = 63
@@ -49,7 +50,7 @@ _OF_THE_HOST: Final = {
     errno.ENFILE: 41,
     errno.ENODEV: 43,
     errno.ENOENT: ENOENT,
-    errno.ENOMEM: 48,
+    errno.ENOMEM: ENOMEM,
     errno.ENOSPC: ENOSPC,
     errno.ENOSYS: 52,
     errno.ENOTDIR: ENOTDIR,

@@ -12,6 +12,8 @@ from sandbox.wasm.call import Refusal
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from sandbox.wasm.listing import Listing
+
 STREAMS = 3  # stdin, stdout, stderr
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
@@ -38,6 +40,7 @@ class Descriptor:
     flags: int = 0
     stream: int | None = None  # which standard stream it is
     granted: bool = False  # a folder that the guest was given, not one that it opened
+    listing: Listing | None = None  # of a folder, while it is read
 
 
 class Descriptors:

@@ -10,7 +10,7 @@ from sandbox.wasm import abi
 from sandbox.wasm.beneath import Walk, files_below
 from sandbox.wasm.call import Refusal
 from sandbox.wasm.descriptors import Descriptor, Mount
-from sandbox.wasm.listing import Listing
+from sandbox.wasm.listing import MOST_LISTED_BYTES, Listing
 from sandbox.wasm.openfiles import OpenFiles, new_times
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ class Gate(OpenFiles):
     def __init__(self, *, host_only: HostOnlyNames, **parts: Any) -> None:
         super().__init__(**parts)
         self._host_only = host_only
-        self._listed: tuple[Descriptor, Listing] | None = None  # the folder that was read last
         self.touched_tmp = False
 
     def begin(self, call: Call, streams: Streams, limits: DiskLimits) -> None:
@@ -57,11 +56,21 @@ class Gate(OpenFiles):
         held = self._held.folder(fd)
         if not self._memory.within(buffer, length) or not self._memory.within(used, abi.U32.size):
             return abi.EFAULT
-        if cookie == 0 or self._listed is None or self._listed[0] is not held:
-            self._listed = held, Listing(held.host, self._host_only, self._call.check)
-        entries = self._listed[1].read(cookie, length)
+        listing = (held.listing if cookie else None) or self._list(held)
+        entries = listing.read(cookie, length)
         self._memory.write(buffer, entries)
         return self._answer(abi.U32, used, len(entries))
+
+    def _list(self, held: Descriptor) -> Listing:
+        """Read a folder; where all that were read take too much memory, the others are read again."""
+        listing = Listing(held.host, self._host_only, self._call.check)
+        held.listing = None
+        kept = sum(other.listing.size for other in self._held if other.listing is not None)
+        if kept + listing.size > MOST_LISTED_BYTES:
+            for other in self._held:
+                other.listing = None
+        held.listing = listing
+        return listing
 
     def path_open(
         self,

@@ -3,39 +3,50 @@
 from __future__ import annotations
 
 import os
+from array import array
 from typing import TYPE_CHECKING
 
 from sandbox.wasm import abi
+from sandbox.wasm.call import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sandbox.wasm.names import HostOnlyNames
 
+MOST_LISTED_BYTES = 128 << 20  # of the listings that a guest is in the middle of
+
 
 class Listing:
-    """The entries of a folder at one moment, so that reading on costs nothing of what was read before."""
+    """The entries of a folder at one moment: reading on skips none, whatever is removed meanwhile."""
 
     def __init__(self, folder: int, host_only: HostOnlyNames, keep_going: Callable[[], object]) -> None:
-        self._entries: list[tuple[int, int, bytes]] = []  # inode, type, name
+        self._raw = bytearray()
+        self._starts = array("Q")
         with os.scandir(folder) as entries:
             for entry in entries:
                 keep_going()
                 name = os.fsencode(entry.name)
                 if not host_only.hide(name):
-                    self._entries.append((entry.inode(), _kind(entry), name))
+                    self._add(entry, name)
+
+    def _add(self, entry: os.DirEntry[str], name: bytes) -> None:
+        self._starts.append(len(self._raw))
+        self._raw += abi.DIRENT.pack(len(self._starts), entry.inode(), len(name), _kind(entry)) + name
+        if self.size > MOST_LISTED_BYTES:
+            raise Refusal(abi.ENOMEM)
+
+    @property
+    def size(self) -> int:
+        """What it takes of the host's memory, in bytes."""
+        return len(self._raw) + len(self._starts) * self._starts.itemsize
 
     def read(self, cookie: int, room: int) -> bytes:
         """The entries from a place on, cut off where there is no more room."""
-        parts: list[bytes] = []
-        size = 0
-        for number in range(cookie, len(self._entries)):
-            inode, kind, name = self._entries[number]
-            parts += abi.DIRENT.pack(number + 1, inode, len(name), kind), name
-            size += abi.DIRENT.size + len(name)
-            if size >= room:
-                break
-        return b"".join(parts)[:room]
+        if cookie >= len(self._starts):
+            return b""
+        start = self._starts[cookie]
+        return bytes(self._raw[start : start + room])
 
 
 def _kind(entry: os.DirEntry[str]) -> int:
