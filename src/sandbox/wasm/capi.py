@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import POINTER, byref, c_bool, c_char_p, c_int32, c_size_t, c_uint8, c_uint64, c_void_p
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import wasmtime
 from wasmtime import _ffi as ffi  # the C API has no public Python name
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 # A host function: (env, caller, arguments and results, how many) -> a trap, or 0.
 HostFunction = ctypes.CFUNCTYPE(c_size_t, c_void_p, c_void_p, c_void_p, c_size_t)
@@ -24,8 +21,11 @@ SIGNAL_ACTION_BYTES = 256  # more than any platform's struct sigaction
 
 
 def _function(name: str, result: Any, *arguments: Any) -> Any:
-    """The C function `name` under a signature of plain addresses, apart from wasmtime-py's own."""
-    return ctypes.CFUNCTYPE(result, *arguments)((name, ffi.dll))
+    """The C function `name` under a signature of plain addresses, apart from wasmtime-py's own.
+
+    It keeps Python's lock, which another thread would take for longer than such a call lasts.
+    """
+    return ctypes.PYFUNCTYPE(result, *arguments)((name, ffi.dll))
 
 
 _define = _function(
@@ -35,22 +35,15 @@ _define = _function(
 _watch_epochs = _function(
     "wasmtime_store_epoch_deadline_callback", None, c_void_p, EpochCallback, c_void_p, _Finalizer
 )
-_call = _function(
-    "wasmtime_func_call_unchecked", c_void_p, c_void_p, c_void_p, c_void_p, c_size_t, POINTER(c_void_p)
+# The one that takes long: other threads go on meanwhile.
+_call = ctypes.CFUNCTYPE(c_void_p, c_void_p, c_void_p, c_void_p, c_size_t, POINTER(c_void_p))(
+    ("wasmtime_func_call_unchecked", ffi.dll)
 )
 _new_trap = _function("wasmtime_trap_new", c_size_t, c_char_p, c_size_t)
 _new_error = _function("wasmtime_error_new", c_size_t, c_char_p)
-_linker_get = _function(
-    "wasmtime_linker_get",
-    c_bool, c_void_p, c_void_p, c_char_p, c_size_t, c_char_p, c_size_t, c_void_p,
-)  # fmt: skip
 _export_get = _function(
     "wasmtime_instance_export_get", c_bool, c_void_p, c_void_p, c_char_p, c_size_t, c_void_p
 )
-_instance_new = _function(
-    "wasmtime_instance_new",
-    c_void_p, c_void_p, c_void_p, c_void_p, c_size_t, c_void_p, POINTER(c_void_p),
-)  # fmt: skip
 memory_base = _function("wasmtime_memory_data", c_size_t, c_void_p, c_void_p)
 memory_size = _function("wasmtime_memory_data_size", c_size_t, c_void_p, c_void_p)
 _memory_grow = _function("wasmtime_memory_grow", c_void_p, c_void_p, c_void_p, c_uint64, POINTER(c_uint64))
@@ -58,7 +51,6 @@ _error_delete = _function("wasmtime_error_delete", None, c_void_p)
 set_epoch_deadline = _function("wasmtime_context_set_epoch_deadline", None, c_void_p, c_uint64)
 
 Extern = ffi.wasmtime_extern_t
-Instance = ffi.wasmtime_instance_t
 _FUNC_OFFSET = Extern.of.offset  # where an extern keeps its function or memory handle
 
 
@@ -137,26 +129,6 @@ class Exports:
         return extern, ctypes.addressof(extern) + _FUNC_OFFSET
 
 
-def link(linker: int, context: int, module: bytes, names: Sequence[bytes], externs: Any) -> None:
-    """Fill `externs` with the linker's functions, in the order of `names`."""
-    step = ctypes.sizeof(Extern)
-    place = ctypes.addressof(externs)
-    for name in names:
-        if not _linker_get(linker, context, module, len(module), name, len(name), place):
-            raise KeyError(name.decode())
-        place += step
-
-
-def instantiate(context: int, module: int, externs: Any, count: int) -> Any:
-    """A new instance of `module` in a store, from its imports in order."""
-    instance, trap = Instance(), c_void_p()
-    error = _instance_new(context, module, ctypes.addressof(externs), count, byref(instance), byref(trap))
-    raise_error(error)
-    if trap.value:
-        raise trap_of(trap.value)
-    return instance
-
-
 def call(context: int, function: int, values: int, count: int) -> tuple[int, int]:
     """Call a function on a raw array; the addresses of the error and the trap, 0 where there is none.
 
@@ -181,7 +153,7 @@ def set_result(values: int, result: int) -> None:
     c_int32.from_address(values).value = result
 
 
-_sigaction = ctypes.CFUNCTYPE(c_int32, c_int32, c_void_p, c_void_p)(("sigaction", ctypes.CDLL(None)))
+_sigaction = ctypes.PYFUNCTYPE(c_int32, c_int32, c_void_p, c_void_p)(("sigaction", ctypes.PyDLL(None)))
 
 
 def signal_handler(number: int) -> int:

@@ -10,8 +10,9 @@ from sandbox.wasm import capi
 if TYPE_CHECKING:
     from struct import Struct
 
-_memcmp = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t)(
-    ("memcmp", ctypes.CDLL(None))
+# Keeps Python's lock: comparing a block is over before another thread would have it.
+_memcmp = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t)(
+    ("memcmp", ctypes.PyDLL(None))
 )
 
 

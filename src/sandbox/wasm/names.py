@@ -35,15 +35,3 @@ class HostOnlyNames:
         """Whether one component is such a name."""
         folded = fold(name)
         return folded.startswith(HOST_ONLY_PREFIX) or folded in self._exact
-
-    def may_hide(self, listing: bytes, *, cut_off: bool) -> bool:
-        """Whether a folder's raw listing could contain such a name; cheap, and wrong only towards True."""
-        if cut_off or not listing.isascii():
-            return True
-        lower = listing.lower()
-        return any(needle in lower for needle in self._needles)
-
-    def begin_with(self, part: str) -> bool:
-        """Whether a name that was cut off at the end of a buffer could be one of them."""
-        folded = fold(part)
-        return any(name.startswith(folded) for name in (HOST_ONLY_PREFIX, *self._exact))
