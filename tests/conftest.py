@@ -205,6 +205,18 @@ def aged_session(tmp_path):
     return make
 
 
+@pytest.fixture(scope="session")
+def killed_at():
+    """Runs code in another process that is killed where it first calls a certain function of `os`."""
+
+    def run(function, code, *words):
+        deadly = f"import os, sys\nos.{function} = lambda *_, **__: os.kill(os.getpid(), 9)\n"
+        done = subprocess.run([sys.executable, "-c", deadly + code, *map(str, words)], timeout=60)
+        assert done.returncode == -signal.SIGKILL
+
+    return run
+
+
 @pytest.fixture
 def make_box(tmp_path):
     """Sandboxes on the test's own workspace; all of them start from the one image of the process."""

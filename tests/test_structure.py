@@ -52,6 +52,7 @@ LAYERS = {
         ["wasm"],
         ["guests"],
         ["cache", "progress", "scratch"],
+        ["replacement"],
         ["tree"],
         ["policy", "result"],
         ["events"],

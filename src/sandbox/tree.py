@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -205,26 +204,6 @@ def remove_tree(name: str, dir_fd: int) -> None:
     os.rmdir(name, dir_fd=dir_fd)
 
 
-@contextmanager
-def replacing(name: str, dir_fd: int, temporary: str, *, overwrite: bool = True) -> Iterator[int]:
-    """A new file to write, which takes the place of `name` in one step when the block ends.
-
-    A symlink of that name is replaced, not followed. Nothing is left where the block raises.
-    """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    with closing_fd(os.open(temporary, flags, 0o666, dir_fd=dir_fd)) as fd:
-        try:
-            yield fd
-            if overwrite:
-                os.replace(temporary, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
-                return
-            os.link(temporary, name, src_dir_fd=dir_fd, dst_dir_fd=dir_fd, follow_symlinks=False)
-        except BaseException:
-            _unlink(temporary, dir_fd)
-            raise
-        _unlink(temporary, dir_fd)
-
-
 def copy_bytes(source_fd: int, target_fd: int, progress: Callable[[int], object] | None = None) -> int:
     """Copy what is left of one open file to another; `progress` hears of each chunk's bytes."""
     total = 0
@@ -241,12 +220,6 @@ def write_all(fd: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]
-
-
-def read_all(fd: int) -> bytes:
-    """Every byte from the descriptor's position on."""
-    with os.fdopen(os.dup(fd), "rb", buffering=0) as stream:
-        return stream.readall()
 
 
 def _link_in_the_way(name: str | os.PathLike[str]) -> OSError:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import uuid
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from sandbox import tree
 from sandbox.errors import SessionInUse, WorkspaceUnusable
 from sandbox.events import SandboxLogger
+from sandbox.replacement import replacing
 from sandbox.sessions import creation, locks, metadata, removal, tarball
 from sandbox.sessions.layout import FOLDER_MODE, check_session_id, root_path
 from sandbox.sessions.prune import run_prune
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 SUFFIX = ".tar.zst"
 FILE_MODE = 0o600
+ARCHIVING_PREFIX = ".session-sandbox-archiving-"
 RELEASE = "stop what holds it, or let it go with hold_session(session_id, held=False)"
 DEFAULT_LIMITS = tarball.Limits(max_bytes=8 * 1024**3, max_files=500_000)
 
@@ -53,7 +54,6 @@ def archive_sessions(
     dry_run: bool = False,  # noqa: FBT001, FBT002 - as prune_sessions
     logger: SandboxLogger | None = None,
     *,
-    max_sessions: int | None = None,
     progress: Callable[[int, int], object] | None = None,
 ) -> ArchiveResult:
     """Prune sessions as `prune_sessions` does, each one archived in the folder first.
@@ -74,7 +74,6 @@ def archive_sessions(
         log,
         dry_run=dry_run,
         before=archive,
-        max_deletions=max_sessions,
         progress=progress,
     )
     return ArchiveResult(
@@ -169,16 +168,11 @@ def _write(session_id: str, root_fd: int, fd: int, folder: Path, logger: Sandbox
     """Write the archive of a locked session; returns what was left out of it."""
     folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
     target = folder / f"{session_id}{SUFFIX}"
-    temporary = folder / f".{session_id}-{uuid.uuid4().hex}"
-    try:
-        with tree.closing_fd(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, FILE_MODE)) as out:
+    with tree.closing_fd(os.open(folder, os.O_RDONLY | os.O_DIRECTORY)) as folder_fd:
+        with replacing(target.name, folder_fd, ARCHIVING_PREFIX, mode=FILE_MODE) as out:
             left_out = _write_to(out, session_id, root_fd, fd)
             os.fsync(out)  # the session is deleted next
-        temporary.replace(target)
-        _sync_folder(folder)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+        os.fsync(folder_fd)
     logger.info("session.archived", session_id=session_id, archive=str(target), left_out_count=len(left_out))
     return left_out
 
@@ -279,11 +273,6 @@ class _Unpacking:
             while data := self._reader.read():
                 tree.write_all(fd, data)
             os.utime(fd, (entry.mtime, entry.mtime))
-
-
-def _sync_folder(folder: Path) -> None:
-    with tree.closing_fd(os.open(folder, os.O_RDONLY | os.O_DIRECTORY)) as fd:
-        os.fsync(fd)
 
 
 def _now() -> str:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
-import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sandbox import tree
-from sandbox.sessions.files import OpenSession, Root, explaining, log_file, open_session, unseen_name
+from sandbox.replacement import replacing
+from sandbox.sessions.files import UNSEEN_PREFIX, OpenSession, Root, explaining, log_file, open_session
 from sandbox.sessions.paths import SessionPath, split_path
 
 if TYPE_CHECKING:
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from sandbox.wasm.names import HostOnlyNames
 
     Progress = Callable[[int], object]
+
+# In folders of the host, where names are not ours alone.
+COPYING_PREFIX = ".session-sandbox-copying-"
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ def copy_into_session(
         explaining(path),
     ):
         parts = split_path(path, session.hidden)
-        copy = _Copy(session.fd, parts, unseen_name, overwrite=overwrite, progress=progress)
+        copy = _Copy(session.fd, parts, UNSEEN_PREFIX, overwrite=overwrite, progress=progress)
         copy.take(source_fd, session.hidden)
     log_file(logger, session_id, "written", os.fspath(path), copy.bytes)
     return copy.result()
@@ -82,7 +85,7 @@ def copy_out_of_session(
         tree.closing_fd(_open_source(session, relative_path)) as source_fd,
         tree.closing_fd(os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)) as parent_fd,
     ):
-        copy = _Copy(parent_fd, (target.name,), _plain_name, overwrite=overwrite, progress=progress)
+        copy = _Copy(parent_fd, (target.name,), COPYING_PREFIX, overwrite=overwrite, progress=progress)
         copy.take(source_fd, session.hidden)
     log_file(logger, session_id, "read", shown, copy.bytes)
     return copy.result()
@@ -95,13 +98,13 @@ class _Copy:
         self,
         root_fd: int,
         parts: tuple[str, ...],
-        temporary_name: Callable[[], str],
+        temporary: str,
         *,
         overwrite: bool,
         progress: Progress | None,
     ) -> None:
         self.root_fd, self.parts = root_fd, parts
-        self.temporary_name, self.overwrite, self.progress = temporary_name, overwrite, progress
+        self.temporary, self.overwrite, self.progress = temporary, overwrite, progress
         self.files: list[str] = []
         self.left_out: list[str] = []
         self.bytes = 0
@@ -142,7 +145,7 @@ class _Copy:
 
     def _file(self, source_fd: int, target_fd: int, name: str, path: tuple[str, ...]) -> None:
         tree.require_regular(source_fd)
-        with tree.replacing(name, target_fd, self.temporary_name(), overwrite=self.overwrite) as fd:
+        with replacing(name, target_fd, self.temporary, overwrite=self.overwrite) as fd:
             self.bytes += tree.copy_bytes(source_fd, fd, self.progress)
         self.files.append("/".join(path))
 
@@ -155,7 +158,3 @@ def _open_source(session: OpenSession, path: SessionPath | None) -> int:
         *folders, name = split_path(path, session.hidden)
         with tree.closing_fd(tree.descend(session.fd, folders)) as parent_fd:
             return os.open(name, tree.FILE_FLAGS, dir_fd=parent_fd)
-
-
-def _plain_name() -> str:
-    return f".copying-{uuid.uuid4().hex}"

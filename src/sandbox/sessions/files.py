@@ -11,7 +11,6 @@ import errno
 import io
 import os
 import stat
-import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 from sandbox import tree
 from sandbox.errors import InvalidSessionPath, WorkspaceUnusable
 from sandbox.events import SandboxLogger
+from sandbox.replacement import replacing
 from sandbox.sessions import metadata, removal
 from sandbox.sessions.creation import open_root
 from sandbox.sessions.layout import METADATA_NAME, check_session_id, root_path
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from sandbox.sessions.paths import SessionPath
 
 Root = str | os.PathLike[str] | None
+
+# Files that are being written; the guest sees no name that begins like this.
+UNSEEN_PREFIX = f"{METADATA_NAME}.writing-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,7 @@ def write_session_file(
     content = data.encode() if isinstance(data, str) else bytes(data)
     with (
         locating(session_id, relative_path, workspace_root, make=True) as (parent_fd, name),
-        tree.replacing(name, parent_fd, unseen_name(), overwrite=overwrite) as fd,
+        replacing(name, parent_fd, UNSEEN_PREFIX, overwrite=overwrite) as fd,
     ):
         tree.write_all(fd, content)
     log_file(logger, session_id, "written", os.fspath(relative_path), len(content))
@@ -177,11 +180,6 @@ def explaining(path: SessionPath) -> Iterator[None]:
         if error.errno in {errno.EINVAL, errno.ENXIO}:
             raise InvalidSessionPath(path, "it is neither a file nor a folder") from None
         raise
-
-
-def unseen_name() -> str:
-    """A name for a file that is being written; the guest sees none that begins like this."""
-    return f"{METADATA_NAME}.writing-{uuid.uuid4().hex}"
 
 
 def _open_workspace(folder: Path) -> int:

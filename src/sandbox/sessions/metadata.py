@@ -15,14 +15,14 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import uuid
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 from sandbox import tree
+from sandbox.replacement import replacing
 from sandbox.sessions.layout import METADATA_NAME
 
 if TYPE_CHECKING:
@@ -228,15 +228,12 @@ def _write(workspace_fd: int, fields: Mapping[str, Any]) -> None:
 
 
 def _write_if_missing(workspace_fd: int, fields: Mapping[str, Any]) -> None:
-    # Nothing to lock yet: a name of its own, and a link that fails where another was faster.
-    name = f"{_NEXT}-{uuid.uuid4().hex}"
-    _write_file(workspace_fd, name, _encode(fields))
-    try:
-        os.link(name, METADATA_NAME, src_dir_fd=workspace_fd, dst_dir_fd=workspace_fd)
-    except FileExistsError:
-        pass
-    finally:
-        os.unlink(name, dir_fd=workspace_fd)
+    # Nothing to lock yet, and another may be faster.
+    with (
+        suppress(FileExistsError),
+        replacing(METADATA_NAME, workspace_fd, f"{_NEXT}-", overwrite=False, mode=FILE_MODE) as fd,
+    ):
+        tree.write_all(fd, _encode(fields))
 
 
 def _write_file(workspace_fd: int, name: str, data: bytes) -> None:

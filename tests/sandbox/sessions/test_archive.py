@@ -115,6 +115,19 @@ def test_an_archive_that_fails_half_way_leaves_no_file_and_prints_nothing(tmp_pa
     assert (os.listdir(tmp_path / "out"), capsys.readouterr().err) == ([], "")
 
 
+def test_what_a_killed_archive_left_goes_with_the_next(tmp_path, aged_session, killed_at):
+    root, folder = tmp_path / "root", tmp_path / "archive"
+    first = aged_session(root=root)
+    archive = "from sandbox import archive_sessions; archive_sessions(24, sys.argv[2], sys.argv[1])"
+    killed_at("fsync", archive, root, folder)
+    assert [path.suffix for path in folder.iterdir()] == [""]
+    assert (root / first).is_dir()
+    shutil.rmtree(root / first)
+    second = aged_session(root=root)
+    assert list(archive_sessions(24, folder, root).archives) == [second]
+    assert os.listdir(folder) == [f"{second}.tar.zst"]
+
+
 def test_a_session_in_use_is_not_archived(tmp_path):
     folder = make_session("s", tmp_path)
     with using(folder), pytest.raises(SessionInUse):

@@ -69,6 +69,15 @@ def test_a_file_of_the_host_is_kept_where_overwriting_is_not_wanted(session, sou
     assert sorted(os.listdir(source)) == [".metadata.json", "a.txt", "link", "sub"]
 
 
+def test_what_a_killed_copy_left_goes_with_the_next(session, source, tmp_path, killed_at):
+    copy_into_session("s", source / "a.txt", None, tmp_path / "root")
+    copy = "from sandbox import copy_out_of_session; copy_out_of_session('s', 'a.txt', *sys.argv[1:])"
+    killed_at("replace", copy, tmp_path / "out" / "a.txt", tmp_path / "root")
+    assert len(os.listdir(tmp_path / "out")) == 1
+    copy_out_of_session("s", "a.txt", tmp_path / "out" / "b.txt", tmp_path / "root")
+    assert os.listdir(tmp_path / "out") == ["b.txt"]
+
+
 def test_no_copy_goes_through_a_symlink_in_the_session(session, source, tmp_path):
     (tmp_path / "outside").mkdir()
     (session / "out").symlink_to(tmp_path / "outside")

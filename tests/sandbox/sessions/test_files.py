@@ -39,6 +39,15 @@ def test_a_written_file_is_read_back_and_leaves_nothing_else(session, tmp_path):
     assert os.listdir(session / "a/b") == ["c.bin"]
 
 
+def test_what_a_killed_write_left_is_unseen_and_goes_with_the_next(session, tmp_path, killed_at):
+    write = "from sandbox import write_session_file; write_session_file('s', 'd/a', b'half', sys.argv[1])"
+    killed_at("replace", write, tmp_path)
+    assert len(os.listdir(session / "d")) == 1
+    assert list_session_files("s", tmp_path) == []
+    write_session_file("s", "d/b", b"whole", tmp_path)
+    assert os.listdir(session / "d") == ["b"]
+
+
 def test_a_list_is_sorted_recursive_and_without_folders_links_and_host_only_names(session, tmp_path):
     for path in ("z.txt", "a/deep/x.csv", "a/y.csv"):
         write_session_file("s", path, "x", tmp_path)
