@@ -1,6 +1,12 @@
 """Guests that use files in ways that could reach, cost or confuse the host."""
+# ruff: noqa: E501 - a hostile program stays on one line where it can
 
 from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+SECONDS = 20.0 if os.environ.get("SANDBOX_SOAK") else 2.0
 
 
 def test_folders_that_are_read_within_one_another_and_removed_are_all_seen(box):
@@ -17,3 +23,32 @@ for entry in os.scandir('many'):
 print(seen, os.listdir('many'))
 """
     assert box.execute(code).stdout == "400 []\n"
+
+
+MOVE = """
+import os
+os.makedirs('x', exist_ok=True)
+while True:
+    for source, target in (('x', 'a/b'), ('a/b', 'x')):
+        try: os.rename(source, target)
+        except OSError: pass
+"""
+TURN_INTO_LINK = """
+import os
+os.makedirs('a', exist_ok=True)
+while True:
+    for act in ((os.rename, 'a', 'aside'), (os.symlink, '..', 'a'), (os.remove, 'a'), (os.rename, 'aside', 'a')):
+        try: act[0](*act[1:])
+        except OSError: pass
+"""
+
+
+def test_the_report_of_a_moved_folder_names_nothing_outside_of_the_workspace(make_box, tmp_path):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "of-the-host").touch()
+    boxes = [make_box(timeout_seconds=SECONDS, fuel_budget=None) for _ in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(lambda box, code: box.execute(code), boxes, (MOVE, TURN_INTO_LINK)))
+    assert [result.stopped_by for result in results] == ["timeout"] * 2
+    told = [path for result in results for path in (*result.files_created, *result.files_deleted)]
+    assert not [path for path in told if "of-the-host" in path]

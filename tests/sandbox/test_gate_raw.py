@@ -550,3 +550,56 @@ def test_listings_that_take_too_much_together_are_read_again(gated, monkeypatch)
     for _ in range(2):
         assert {len(read_listing(guest, fd, size=4096)[0]) for fd in folders} == {6}
         assert {len(read_listing(guest, fd, size=4096, cookie=2)[0]) for fd in folders} == {4}
+
+
+# ---- the report
+
+
+def rename(guest, old, new, *, at=APP, to=APP):
+    return guest.call("path_rename", at, *guest.text(old), to, *guest.text(new, TEXT + 0x3000))
+
+
+def test_what_cannot_be_told_for_want_of_room_is_not_done(gated, monkeypatch):
+    monkeypatch.setattr("sandbox.wasm.journal.MOST_NAME_BYTES", 100)
+    (gated.app / "folder" / ("x" * 80)).touch()
+    (gated.app / "long").mkdir()
+    (gated.app / "long" / ("x" * 101)).touch()
+    guest = gated()
+    assert rename(guest, "folder", "moved") == ENOSPC
+    assert guest.gate.quota_exceeded
+    assert sorted(os.listdir(gated.app / "folder")) == ["inner", "x" * 80]
+    assert guest.call("path_unlink_file", APP, *guest.text("long/" + "x" * 101)) == 0
+    assert guest.gate.journal.deleted() == ["long/" + "x" * 101]
+    assert guest.call("path_unlink_file", APP, *guest.text("file")) == ENOSPC
+    assert rename(guest, "file", "other") == ENOSPC
+    assert guest.open("file") == -ENOSPC
+    assert guest.open("new", flags=CREATE) == -ENOSPC
+    assert guest.open("file", rights=READ) >= 0
+    assert guest.open("new", at=TMP, flags=CREATE) >= 0
+    assert guest.open("long/" + "x" * 101, flags=CREATE) == -ENOSPC
+
+
+def make_deep_folder(guest):
+    """The number of a folder that lies deeper than any path that is told."""
+    at = APP
+    for _ in range(17):
+        assert guest.call("path_create_directory", at, *guest.text("d" * 250)) == 0
+        below = guest.open("d" * 250, at=at, flags=DIRECTORY, rights=READ)
+        if at != APP:
+            guest.call("fd_close", at)
+        at = below
+    return at
+
+
+def test_what_comes_out_of_an_untold_depth_is_told(gated):
+    guest = gated()
+    deep = make_deep_folder(guest)
+    assert guest.open("f", at=deep, flags=CREATE) >= 0
+    assert guest.call("path_create_directory", deep, *guest.text("g")) == 0
+    assert guest.open("g/h", at=deep, flags=CREATE) >= 0
+    assert guest.gate.journal.created() == []
+    assert rename(guest, "f", "f", at=deep) == 0
+    assert rename(guest, "g", "g", at=deep) == 0
+    assert guest.gate.journal.created() == ["f", "g/h"]
+    assert rename(guest, "folder", "folder", to=deep) == 0
+    assert guest.gate.journal.deleted() == ["folder/inner"]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 MOST_LINKS = 40  # followed on one way, as on Linux
 LONGEST_PATH = 4096  # of Linux; what lies deeper has no path that anybody could use
+_READ = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _STEP = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -160,19 +161,42 @@ def _read_link(name: bytes, folder: int, refused: OSError) -> bytes:
         raise refused from None
 
 
-def files_below(top: str, keep_going: Callable[[], object]) -> Iterator[str]:
-    """The files of a folder, relative to it, links not followed; `keep_going` may raise to give up."""
-    pending = [""]
+def files_below(
+    folder: int, name: bytes, *, hides: Callable[[bytes], bool], keep_going: Callable[[], object]
+) -> Iterator[str]:
+    """What follows a folder's path in the paths of its files; no link is followed, nothing hidden told."""
+    pending = [name]
     while pending:
-        keep_going()
-        below = pending.pop()
+        path = pending.pop()
         try:
-            entries = list(os.scandir(os.path.join(top, below)))
-        except OSError:
-            continue  # gone meanwhile, or deeper than a path can reach
-        for entry in entries:
-            path = posixpath.join(below, entry.name)
-            if entry.is_dir(follow_symlinks=False):
-                pending.append(path)
-            else:
-                yield os.fsencode(path).decode("utf-8", "replace")
+            opened = _open_below(folder, path)
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                raise
+            continue  # gone meanwhile, replaced, or not ours to read
+        try:
+            with os.scandir(opened) as entries:
+                for entry in entries:
+                    keep_going()
+                    below = path + b"/" + os.fsencode(entry.name)
+                    if len(below) > LONGEST_PATH or hides(below[len(name) :]):
+                        continue
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(below)
+                    else:
+                        yield below[len(name) :].decode("utf-8", "replace")
+        finally:
+            os.close(opened)
+
+
+def _open_below(folder: int, path: bytes) -> int:
+    """Open a folder name by name, because a link that has just taken the place of one could lead out."""
+    at = folder
+    for name in path.split(b"/"):
+        try:
+            below = os.open(name, _READ, dir_fd=at)
+        finally:
+            if at != folder:
+                os.close(at)
+        at = below
+    return at

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from sandbox.wasm import abi
-from sandbox.wasm.beneath import Walk, files_below
+from sandbox.wasm.beneath import LONGEST_PATH, Walk, files_below
 from sandbox.wasm.call import Refusal
 from sandbox.wasm.descriptors import Descriptor, Mount
 from sandbox.wasm.listing import MOST_LISTED_BYTES, Listing
 from sandbox.wasm.openfiles import OpenFiles, new_times
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from sandbox.wasm.call import Call
     from sandbox.wasm.names import HostOnlyNames
@@ -98,18 +98,20 @@ class Gate(OpenFiles):
                 return abi.EISDIR
             spot.go(name, follow=follow)
             new = creates and spot.info is None
-            self._allow_open(fd, spot, new=new)
+            self._allow_open(fd, spot, new=new, changes=changes)
             held = self._open(fd, spot, oflags, rights, fdflags)
             self._opened(held, new=new, truncates=truncates)
             return self._answer(abi.U32, out, self._held.add(held))
 
-    def _allow_open(self, fd: int, spot: Walk, *, new: bool) -> None:
+    def _allow_open(self, fd: int, spot: Walk, *, new: bool, changes: bool) -> None:
         if self._held.is_full:
             raise Refusal(abi.EMFILE)
         if spot.info is not None and abi.kind_of(spot.info) not in OPENABLE:
             raise Refusal(abi.EACCES)  # a FIFO would block the host, a device is nobody's business
         if new:
             self._allow_node(fd, spot.name)
+        elif changes:
+            self._allow_report(fd, spot)
 
     def _open(self, fd: int, spot: Walk, oflags: int, rights: int, fdflags: int) -> Descriptor:
         host = os.open(spot.name, _host_flags(oflags, rights, fdflags), NEW_FILE_MODE, dir_fd=spot.folder)
@@ -205,6 +207,7 @@ class Gate(OpenFiles):
     def path_unlink_file(self, fd: int, path: int, length: int) -> int:
         with self._walk(fd, changes=True) as spot:
             spot.go(self._name(path, length), follow=False)
+            self._allow_report(fd, spot)
             os.unlink(spot.name, dir_fd=spot.folder)
             self._removed(fd, spot, reported=True)
         return abi.SUCCESS
@@ -232,10 +235,29 @@ class Gate(OpenFiles):
             if target.must_be_folder and abi.kind_of(source.info) != abi.DIRECTORY:
                 return abi.ENOTDIR
             _refuse_foreign(target.name)
+            mount = self._held.folder(fd).mount
+            files = self._files_of(source, target) if mount is not None and mount.journaled else []
             os.rename(source.name, target.name, src_dir_fd=source.folder, dst_dir_fd=target.folder)
             if target.info is None or not os.path.samestat(source.info, target.info):
-                self._renamed(self._held.folder(fd).mount, source, target)
+                self._renamed(mount, source, target, files)
         return abi.SUCCESS
+
+    def _files_of(self, source: Walk, target: Walk) -> list[str]:
+        """What follows the path in that of each file to move; refused where there is no room to tell it."""
+        files, room = [], self.journal.room
+        names_of_each = len(source.path() or "") + len(target.path() or "")
+        for end in self._ends(source):
+            files.append(end)
+            room -= names_of_each + 2 * len(end)
+            if room < 0:
+                self._quota.exceeded = True
+                raise Refusal(abi.ENOSPC)
+        return files
+
+    def _ends(self, spot: Walk) -> Iterable[str]:
+        if spot.info is None or abi.kind_of(spot.info) != abi.DIRECTORY:
+            return [""]
+        return files_below(spot.folder, spot.name, hides=self._host_only.hide, keep_going=self._call.check)
 
     def _walk(self, fd: int, *, changes: bool = False, hidden_error: int = abi.ENOENT) -> Walk:
         """A walk from an open folder; none to change something in a folder that is for reading alone."""
@@ -273,12 +295,22 @@ class Gate(OpenFiles):
 
     def _allow_node(self, fd: int, name: bytes) -> None:
         _refuse_foreign(name)
-        mount = self._held.folder(fd).mount
-        if self.journal.is_full:
+        in_workspace = self._in_workspace(fd)
+        if in_workspace and self.journal.is_full:
             self._quota.exceeded = True
             raise Refusal(abi.ENOSPC)
-        if not self._quota.allows(size=0, nodes=1, in_workspace=mount is not None and mount.journaled):
+        if not self._quota.allows(size=0, nodes=1, in_workspace=in_workspace):
             raise Refusal(abi.ENOSPC)
+
+    def _allow_report(self, fd: int, spot: Walk) -> None:
+        """A change that cannot be told is not made."""
+        if self.journal.is_full and spot.path() not in self.journal and self._in_workspace(fd):
+            self._quota.exceeded = True
+            raise Refusal(abi.ENOSPC)
+
+    def _in_workspace(self, fd: int) -> bool:
+        mount = self._held.folder(fd).mount
+        return mount is not None and mount.journaled
 
     def _unname(self, mount: Mount | None, path: str) -> None:
         """What is still open under a name that is gone is written to without a trace in the report."""
@@ -286,25 +318,20 @@ class Gate(OpenFiles):
             if held.path == path and held.mount is mount:
                 held.path = None
 
-    def _renamed(self, mount: Mount | None, source: Walk, target: Walk) -> None:
+    def _renamed(self, mount: Mount | None, source: Walk, target: Walk, files: list[str]) -> None:
         old, new = source.path(), target.path()
-        if mount is None:
-            return
         if new:
             self._unname(mount, new)
-        if mount.journaled and old and new:
-            if source.info is None or abi.kind_of(source.info) != abi.DIRECTORY:
-                self.journal.moved(old, new, replaced=target.info is not None)
-            else:
-                self._moved_folder(mount, old, new)
+        for end in files:
+            self.journal.moved(_told(old, end), _told(new, end), replaced=target.info is not None and not end)
         for held in self._held:
             if held.path and old and held.mount is mount and f"{held.path}/".startswith(f"{old}/"):
-                held.path = None if new is None else new + held.path[len(old) :]
+                held.path = _told(new, held.path[len(old) :])
 
-    def _moved_folder(self, mount: Mount, old: str, new: str) -> None:
-        for inside in files_below(os.path.join(mount.host_path, new), self._call.check):
-            if not self._host_only.hide(inside.encode()):
-                self.journal.moved(f"{old}/{inside}", f"{new}/{inside}", replaced=False)
+
+def _told(path: str | None, end: str) -> str | None:
+    """A path with more behind it; None where that is longer than any that is reported."""
+    return None if path is None or len(path) + len(end) > LONGEST_PATH else path + end
 
 
 def _contradict(oflags: int, rights: int) -> bool:

@@ -29,35 +29,47 @@ class Journal:
     def __len__(self) -> int:
         return len(self._files)
 
+    def __contains__(self, path: str | None) -> bool:
+        return path in self._files
+
+    @property
+    def room(self) -> int:
+        """How many bytes of names can still be told; a guest must not fill the host's memory with them."""
+        return MOST_NAME_BYTES - self._name_bytes
+
     @property
     def is_full(self) -> bool:
-        """Whether no more new files can be told; a guest must not fill the host's memory with names."""
+        """Whether no more files can be told."""
         return self._name_bytes > MOST_NAME_BYTES
 
     def wrote(self, path: str, *, existed: bool = True) -> None:
         """Content of a file was written; `existed` says whether it was there at its first mention."""
-        file = self._files.get(path)
-        if file is None:
-            file = self._files[path] = _File(existed=existed, exists=True)
-            self._name_bytes += len(path)
+        file = self._files.get(path) or self._add(path, _File(existed=existed, exists=True))
         file.exists = file.written = True
 
     def removed(self, path: str) -> None:
         """A file is gone from its name."""
         file = self._files.get(path)
         if file is None:
-            self._files[path] = _File(existed=True, exists=False)
+            self._add(path, _File(existed=True, exists=False))
         elif file.existed:
             file.exists = file.written = False
         else:
             del self._files[path]
             self._name_bytes -= len(path)
 
-    def moved(self, source: str, target: str, *, replaced: bool) -> None:
-        """A file has another name; `replaced` says whether one was there before."""
+    def moved(self, source: str | None, target: str | None, *, replaced: bool) -> None:
+        """A file has another name, None where it cannot be told; `replaced` says whether one was there."""
         if source != target:
-            self.removed(source)
-            self.wrote(target, existed=replaced)
+            if source:
+                self.removed(source)
+            if target:
+                self.wrote(target, existed=replaced)
+
+    def _add(self, path: str, file: _File) -> _File:
+        self._files[path] = file
+        self._name_bytes += len(path)
+        return file
 
     def created(self) -> list[str]:
         """Files that were not there before."""
