@@ -212,7 +212,7 @@ def load_config(document: str | bytes | dict[str, Any]) -> RunConfig:
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
         field = ".".join(str(part) for part in first["loc"]) or "configuration"
-        raise InvalidConfiguration(field, first["msg"]) from error
+        raise InvalidConfiguration(field, first["msg"].removeprefix("Value error, ")) from error
 
 
 def default_team(session_mode: Mode | None = None) -> RunConfig:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 from typing import Annotated
 
@@ -19,12 +21,27 @@ def _checked_command(command: str) -> str:
     return command
 
 
+def _checked_root(path: Path) -> Path:
+    root = path.expanduser().resolve()
+    # The index, the .session files and every answer tell this path as text.
+    if str(root).encode(errors="replace") != os.fsencode(root):
+        raise ValueError("the path of this folder is not UTF-8; rename the folder, or use another")
+    return root
+
+
+def _checked_token(token: SecretStr) -> SecretStr:
+    # A header carries nothing else in a way that every client and server agrees on.
+    if not re.fullmatch(r"[\x21-\x7e]+", token.get_secret_value()):
+        raise ValueError("use letters, digits and punctuation of ASCII alone, without spaces")
+    return token
+
+
 class Settings(BaseSettings):
     """The MAS_* variables, read once; passed explicitly to everything below the doors."""
 
     model_config = SettingsConfigDict(env_prefix="MAS_", env_ignore_empty=True, frozen=True, extra="ignore")
 
-    root: Annotated[Path, AfterValidator(lambda path: path.expanduser().resolve())] = Field(
+    root: Annotated[Path, AfterValidator(_checked_root)] = Field(
         default_factory=Path.cwd, validate_default=True
     )
     session_mode: Mode = "legacy"
@@ -33,7 +50,7 @@ class Settings(BaseSettings):
     agent_ready_seconds: Annotated[float, Field(gt=0, le=600)] = 20.0
     """How long an agent may stay busy after its start before it gets its prompt all the same."""
     agent_command: Annotated[str, AfterValidator(_checked_command)] | None = None
-    api_token: SecretStr | None = None
+    api_token: Annotated[SecretStr, AfterValidator(_checked_token)] | None = None
 
     @property
     def address_file(self) -> Path:
@@ -47,4 +64,5 @@ def read_settings() -> Settings:
         return Settings()
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False)[0]
-        raise InvalidConfiguration(f"MAS_{str(first['loc'][0]).upper()}", first["msg"]) from error
+        reason = first["msg"].removeprefix("Value error, ")
+        raise InvalidConfiguration(f"MAS_{str(first['loc'][0]).upper()}", reason) from error

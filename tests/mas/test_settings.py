@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,31 @@ def test_a_bad_variable_is_named(monkeypatch, name, value):
     with pytest.raises(InvalidConfiguration) as refused:
         read_settings()
     assert refused.value.field == name
+
+
+@pytest.mark.parametrize("token", ["t\u00f6ken", "\u20ac", "two words", " padded", "line\n", "\udcff"])
+def test_a_token_that_no_header_can_carry_is_refused_and_not_shown(monkeypatch, token):
+    monkeypatch.setenv("MAS_API_TOKEN", token)
+    with pytest.raises(InvalidConfiguration) as refused:
+        read_settings()
+    assert str(refused.value) == (
+        "MAS_API_TOKEN: use letters, digits and punctuation of ASCII alone, without spaces"
+    )
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["MAS_ROOT", "the current folder"])
+def test_a_root_whose_path_is_no_text_is_refused(monkeypatch, tmp_path, named):
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/b\xffd"))
+    folder.mkdir()
+    if named:
+        monkeypatch.setenv("MAS_ROOT", str(folder))
+    else:
+        monkeypatch.chdir(folder)
+    with pytest.raises(InvalidConfiguration) as refused:
+        read_settings()
+    assert str(refused.value) == (
+        "MAS_ROOT: the path of this folder is not UTF-8; rename the folder, or use another"
+    )
 
 
 def test_settings_cannot_be_changed():
