@@ -67,13 +67,31 @@ def test_a_request_without_host_is_refused(url):
         assert connection.recv(100).startswith(b"HTTP/1.1 403 ")
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1", "", "file://"])
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "http://evil.example",
+        "null",
+        "http://127.0.0.1:1",
+        "",
+        "file://",
+        "app://{host}",
+        "chrome-extension://{host}",
+        "{host}",
+        "://{host}",
+        "http://{host}/",
+        "http://user@{host}",
+        "http://{host}.evil.example",
+    ],
+)
 def test_requests_of_other_pages_are_refused(url, origin):
+    origin = origin.format(host=urlsplit(url).netloc)
     assert problem_of(get(url, "/sessions", origin=origin)) == (403, "origin-refused")
 
 
-def test_the_servers_own_origin_is_answered(url):
-    assert get(url, "/sessions", origin=url).status_code == 200
+@pytest.mark.parametrize("scheme", ["http", "https", "HTTP"])
+def test_the_servers_own_origin_is_answered_also_behind_a_proxy_that_adds_tls(url, scheme):
+    assert get(url, "/sessions", origin=f"{scheme}://{urlsplit(url).netloc}").status_code == 200
 
 
 def test_no_answer_allows_other_origins(url):
@@ -112,6 +130,15 @@ def test_a_wrong_token_is_refused(guarded, value):
 def test_the_right_token_opens(guarded):
     assert get(guarded, "/sessions", authorization=f"Bearer {TOKEN}").status_code == 200
     assert get(guarded, "/sessions", authorization=f"bearer {TOKEN}").status_code == 200
+
+
+@pytest.mark.parametrize("words", [["serve", "--port", "0"], ["list"]], ids=["server", "client"])
+def test_a_token_outside_ascii_is_refused_by_the_server_and_by_its_clients(world, words):
+    result = world.mas(*words, check=False, MAS_API_TOKEN="t\u00f6k\u20acn", MAS_API_URL="http://127.0.0.1:1")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr == (
+        "mas: MAS_API_TOKEN: use letters, digits and punctuation of ASCII alone, without spaces\n"
+    )
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.org"])

@@ -92,8 +92,16 @@ def _host_name(host: str) -> str:
 
 
 def _same_origin(headers: Headers) -> bool:
+    """Whether no page sent this, or one of this very server.
+
+    Host tells no scheme, and a proxy may add TLS; but a page of another kind than http and https, like
+    that of a browser's extension, is another program's.
+    """
     origin = headers.get("origin")
-    return origin is None or origin.partition("://")[2].lower() == headers.get("host", "").lower() != ""
+    if origin is None:
+        return True
+    scheme, _, authority = origin.lower().partition("://")
+    return scheme in ("http", "https") and authority == headers.get("host", "").lower() != ""
 
 
 def _declares_more(length: str, limit: int) -> bool:
