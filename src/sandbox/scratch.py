@@ -44,15 +44,13 @@ class Scratch:
         return str(path)
 
     def give_back(self, path: str, *, used: bool) -> None:
-        """Return a folder; `used` says that something may be in it."""
-        if used or not _is_empty(path):
-            _remove(path)
-            return
+        """Return a folder; `used` says that something was put into it, and may be in it still."""
         with self._guard:
-            if len(self._kept) < MOST_KEPT:
+            keeps = not used and len(self._kept) < MOST_KEPT
+            if keeps:
                 self._kept.append(path)
-                return
-        _remove(path)
+        if not keeps:
+            _remove(path)
 
     def empty(self) -> str:
         """One folder that stays empty, for mounts that are not used."""
@@ -71,13 +69,6 @@ class Scratch:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         atexit.register(_remove_in, os.getpid(), self._root)
         return self._root
-
-
-def _is_empty(path: str) -> bool:
-    try:
-        return not os.listdir(path)
-    except OSError:
-        return False  # without a descriptor to spare, nobody knows
 
 
 def _remove(path: str | Path) -> None:

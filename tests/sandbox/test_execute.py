@@ -556,6 +556,25 @@ def test_tmp_is_empty_each_time_and_private(box):
     assert not (box.workspace / "tmp").exists()
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        "open('/tmp/x', 'w')",
+        "os.open('/tmp/x', os.O_CREAT | os.O_RDONLY)",
+        "os.open('x', os.O_CREAT | os.O_WRONLY, dir_fd=os.open('/tmp', os.O_RDONLY))",
+        "os.mkdir('/tmp/x')",
+        "os.symlink('nowhere', '/tmp/x')",
+        "os.symlink('new', '/tmp/x'); open('/tmp/x', 'w')",
+        "open('/tmp/x', 'w'); os.link('/tmp/x', '/tmp/y'); os.remove('/tmp/x')",
+        "os.mkdir('/tmp/x'); os.rename('/tmp/x', '/tmp/y')",
+    ],
+)
+def test_tmp_is_empty_after_a_guest_that_left_something_there_in_any_way(box, make):
+    for _ in range(2):
+        result = box.execute(f"import os\nprint(os.listdir('/tmp'))\n{make}")
+        assert (result.stdout, result.exit_code) == ("[]\n", 0), result.stderr
+
+
 def test_tmp_is_empty_after_a_guest_that_was_stopped(box):
     for code in (
         "open('/tmp/a', 'w').close(); import os; os.abort()",
