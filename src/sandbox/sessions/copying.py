@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,7 +87,8 @@ def copy_out_of_session(
         tree.closing_fd(_open_source(session, relative_path)) as source_fd,
         tree.closing_fd(os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)) as parent_fd,
     ):
-        copy = _Copy(parent_fd, (target.name,), COPYING_PREFIX, overwrite=overwrite, progress=progress)
+        parts = (target.name,) if target.name else ()
+        copy = _Copy(parent_fd, parts, COPYING_PREFIX, overwrite=overwrite, progress=progress)
         copy.take(source_fd, session.hidden)
     log_file(logger, session_id, "read", shown, copy.bytes)
     return copy.result()
@@ -114,6 +117,8 @@ class _Copy:
         if stat.S_ISDIR(os.fstat(source_fd).st_mode):
             self._folder(source_fd, hidden)
             return
+        if not self.parts:
+            raise IsADirectoryError(errno.EISDIR, "it is a folder; name the file in it")
         *folders, name = self.parts
         with tree.closing_fd(tree.descend(self.root_fd, folders, make=True)) as target_fd:
             self._file(source_fd, target_fd, name, (name,))
@@ -122,12 +127,13 @@ class _Copy:
         return CopyResult(sorted(self.files), self.bytes, sorted(self.left_out))
 
     def _folder(self, source_fd: int, hidden: HostOnlyNames) -> None:
-        for folder in tree.walk(source_fd, skip=hidden.hide_name):
-            self.left_out += ["/".join((*folder.parts, name)) for name in folder.links + folder.others]
-            with tree.closing_fd(
-                tree.descend(self.root_fd, (*self.parts, *folder.parts), make=True)
-            ) as target_fd:
-                self._files(folder, target_fd, hidden)
+        with (
+            tree.closing_fd(tree.descend(self.root_fd, self.parts, make=True)) as top_fd,
+            closing(_Followed(top_fd)) as target,
+        ):
+            for folder in tree.walk(source_fd, skip=hidden.hide_name):
+                self.left_out += ["/".join((*folder.parts, name)) for name in folder.links + folder.others]
+                self._files(folder, target.go_to(folder.parts), hidden)
 
     def _files(self, folder: tree.Folder, target_fd: int, hidden: HostOnlyNames) -> None:
         for entry in folder.files:
@@ -148,6 +154,42 @@ class _Copy:
         with replacing(name, target_fd, self.temporary, overwrite=self.overwrite) as fd:
             self.bytes += tree.copy_bytes(source_fd, fd, self.progress)
         self.files.append("/".join(path))
+
+
+class _Followed:
+    """The folders of a walk, met again below another folder and made where they are missing.
+
+    Holds one descriptor whatever the depth, and takes one step for each of the walk's.
+    """
+
+    def __init__(self, top_fd: int) -> None:
+        self._top_fd = top_fd
+        self._fd = os.dup(top_fd)
+        self._names: list[str] = []
+        self._above: list[tuple[int, int]] = []
+
+    def go_to(self, parts: tuple[str, ...]) -> int:
+        """A descriptor of the next folder of the walk, open until the next call."""
+        while self._names and len(self._names) >= len(parts):
+            self._go_up()
+        if parts:
+            above = tree.identity(self._fd)
+            self._move(tree.descend(self._fd, parts[-1:], make=True))
+            self._names.append(parts[-1])
+            self._above.append(above)
+        return self._fd
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def _go_up(self) -> None:
+        self._names.pop()
+        parent = tree.open_parent(self._fd, self._above.pop())
+        self._move(tree.descend(self._top_fd, self._names, make=True) if parent is None else parent)
+
+    def _move(self, fd: int) -> None:
+        os.close(self._fd)
+        self._fd = fd
 
 
 def _open_source(session: OpenSession, path: SessionPath | None) -> int:

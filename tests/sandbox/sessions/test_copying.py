@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from sandbox import tree
 from sandbox.errors import InvalidSessionPath
 from sandbox.sessions import copy_into_session, copy_out_of_session, list_session_files, make_session
 
@@ -86,6 +87,63 @@ def test_no_copy_goes_through_a_symlink_in_the_session(session, source, tmp_path
     with pytest.raises(InvalidSessionPath, match="symlink"):
         copy_out_of_session("s", "out", tmp_path / "stolen", tmp_path / "root")
     assert os.listdir(tmp_path / "outside") == []
+
+
+def test_a_deep_copy_takes_as_many_steps_as_there_are_folders(session, tmp_path, monkeypatch):
+    depth, opened, real_open = 1500, [], os.open
+    fd = os.open(session, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d", dir_fd=fd)
+        above, fd = fd, os.open("d", os.O_RDONLY, dir_fd=fd)
+        os.close(above)
+    os.close(os.open("bottom.txt", os.O_CREAT | os.O_WRONLY, dir_fd=fd))
+    os.close(fd)
+    monkeypatch.setattr(os, "open", lambda *given, **named: opened.append(1) or real_open(*given, **named))
+    copied = copy_out_of_session("s", None, tmp_path / "out", tmp_path / "root")
+    assert copied.files == ["d/" * depth + "bottom.txt"]
+    assert len(opened) < 10 * depth
+    with tree.closing_fd(tree.open_folder(tmp_path)) as fd:
+        tree.remove_contents(fd)  # too deep for what cleans up after tests
+
+
+def test_branches_of_every_depth_are_copied_to_their_places(session, tmp_path):
+    paths = ["a/b/c/d/1", "a/b/2", "a/e/f/3", "a/4", "g/5", "g/h/i/6", "7"]
+    for path in paths:
+        (tmp_path / "source" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "source" / path).write_text(path)
+    copy_into_session("s", tmp_path / "source", "in", tmp_path / "root")
+    copied = copy_out_of_session("s", "in", tmp_path / "out", tmp_path / "root")
+    assert copied.files == sorted(paths)
+    assert {path: (tmp_path / "out" / path).read_text() for path in paths} == {path: path for path in paths}
+
+
+def test_a_folder_that_is_moved_away_under_a_copy_is_made_again(session, tmp_path):
+    for path in ("top/a/1", "top/a/b/2", "top/c/3", "top/c/d/4"):
+        (tmp_path / "source" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "source" / path).write_text(path)
+    moved = []
+
+    def move_away(_count):
+        """After each file, as a guest may do."""
+        if (session / "in/top").exists():
+            (session / "in/top").rename(session / f"moved-{len(moved)}")
+            moved.append(1)
+
+    copy_into_session("s", tmp_path / "source", "in", tmp_path / "root", progress=move_away)
+    found = {path.name: path.read_text() for path in session.rglob("[1234]")}
+    assert found == {"1": "top/a/1", "2": "top/a/b/2", "3": "top/c/3", "4": "top/c/d/4"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["root", "source"]
+    assert not (session / "c").exists()
+
+
+def test_the_whole_workspace_goes_into_the_folder_one_is_in(session, source, tmp_path, monkeypatch):
+    copy_into_session("s", source / "a.txt", None, tmp_path / "root")
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert copy_out_of_session("s", None, ".", tmp_path / "root").files == ["a.txt"]
+    assert os.listdir() == ["a.txt"]
+    with pytest.raises(IsADirectoryError):
+        copy_out_of_session("s", "a.txt", ".", tmp_path / "root")
 
 
 def test_what_is_missing_says_so(session, tmp_path):
