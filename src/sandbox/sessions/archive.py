@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sandbox import tree
-from sandbox.errors import SessionInUse, WorkspaceUnusable
+from sandbox.errors import SessionInUse
 from sandbox.events import SandboxLogger
 from sandbox.replacement import replacing
 from sandbox.sessions import creation, locks, metadata, removal, tarball
@@ -102,7 +102,8 @@ def archive_session(
     root, folder = root_path(workspace_root), Path(archive_path)
     log = logger or SandboxLogger()
     with creation.open_root(root) as root_fd:
-        fd = _lock(session_id, root, root_fd)
+        with locks.finding(root / session_id):
+            fd = locks.exclusive_for_deletion(session_id, root_fd)
         with ExitStack() as held:
             held.callback(os.close, fd)
             if not keep and _is_held(fd, session_id):
@@ -144,16 +145,6 @@ def restore_session(
 def _settled(session_id: str, root: Path) -> AbstractContextManager[object]:
     """Has the interpreter of a stateful session on disk: turns may be in memory alone for a moment."""
     return live_sessions.get(root.absolute(), session_id).settled_state()
-
-
-def _lock(session_id: str, root: Path, root_fd: int) -> int:
-    try:
-        return locks.exclusive_for_deletion(session_id, root_fd)
-    except FileNotFoundError:
-        shown = str(root / session_id)
-        raise FileNotFoundError(errno.ENOENT, "there is no such session", shown) from None
-    except OSError as error:
-        raise WorkspaceUnusable(root / session_id, str(error.strerror)) from None
 
 
 def _is_held(fd: int, session_id: str) -> bool:

@@ -16,18 +16,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sandbox import tree
-from sandbox.errors import InvalidSessionPath, WorkspaceUnusable
+from sandbox.errors import InvalidSessionPath
 from sandbox.events import SandboxLogger
 from sandbox.replacement import replacing
 from sandbox.sessions import metadata, removal
 from sandbox.sessions.creation import open_root
 from sandbox.sessions.layout import METADATA_NAME, check_session_id, root_path
+from sandbox.sessions.locks import finding
 from sandbox.sessions.paths import compile_pattern, split_path
 from sandbox.wasm.names import HostOnlyNames
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from sandbox.sessions.paths import SessionPath
 
@@ -145,7 +145,9 @@ def session_usage(session_id: str, workspace_root: Root = None) -> SessionUsage:
 def open_session(session_id: str, workspace_root: Root) -> Iterator[OpenSession]:
     """The folder of a session that exists; FileNotFoundError where there is none."""
     folder = root_path(workspace_root) / check_session_id(session_id)
-    with tree.closing_fd(_open_workspace(folder)) as fd:
+    with finding(folder):
+        fd = tree.open_folder(folder)
+    with tree.closing_fd(fd):
         host_only = metadata.read_host_only(fd)
         yield OpenSession(session_id, fd, host_only, HostOnlyNames(host_only))
 
@@ -180,15 +182,6 @@ def explaining(path: SessionPath) -> Iterator[None]:
         if error.errno in {errno.EINVAL, errno.ENXIO}:
             raise InvalidSessionPath(path, "it is neither a file nor a folder") from None
         raise
-
-
-def _open_workspace(folder: Path) -> int:
-    try:
-        return tree.open_folder(folder)
-    except FileNotFoundError:
-        raise FileNotFoundError(errno.ENOENT, "there is no such session", str(folder)) from None
-    except OSError as error:
-        raise WorkspaceUnusable(folder, str(error.strerror)) from None
 
 
 def _visible_files(session: OpenSession) -> Iterator[tuple[str, ...]]:

@@ -6,7 +6,7 @@ import os
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Unpack
 
-from sandbox.errors import NotStateful, SandboxClosed, WorkspaceUnusable
+from sandbox.errors import NotStateful, SandboxClosed
 from sandbox.events import SandboxLogger
 from sandbox.sandbox import BaseSandbox, PythonSandbox, RuntimeType, check_runtime
 from sandbox.sessions import checkpoints, locks, metadata, removal
@@ -195,7 +195,9 @@ def delete_session_workspace(
     root = root_path(workspace_root)
     try:
         with open_root(root) as root_fd:
-            _delete(session_id, root, root_fd)
+            with locks.finding(root / session_id):
+                fd = locks.exclusive_for_deletion(session_id, root_fd)
+            removal.delete(session_id, root_fd, fd)
     except FileNotFoundError:
         return
     live_sessions.forget(root.absolute(), session_id)
@@ -270,13 +272,3 @@ def _open(
     else:
         inner = PythonSandbox(**options)
     return SessionSandbox(inner, session_id, workspace, logger)
-
-
-def _delete(session_id: str, root: Path, root_fd: int) -> None:
-    try:
-        fd = locks.exclusive_for_deletion(session_id, root_fd)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise WorkspaceUnusable(root / session_id, str(error.strerror)) from None
-    removal.delete(session_id, root_fd, fd)

@@ -8,6 +8,7 @@ lock that can be had says that the process is dead.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
@@ -78,6 +79,17 @@ def exclusive_for_deletion(session_id: str, root_fd: int) -> int:
             raise SessionInUse(session_id)
         time.sleep(DELETION_POLL_SECONDS)
     return fd
+
+
+@contextmanager
+def finding(folder: Path) -> Iterator[None]:
+    """Turn what the system says of a session's folder into the errors of this package."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise FileNotFoundError(errno.ENOENT, "there is no such session", str(folder)) from None
+    except OSError as error:
+        raise WorkspaceUnusable(folder, str(error.strerror)) from None
 
 
 @contextmanager
