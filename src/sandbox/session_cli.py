@@ -80,7 +80,8 @@ def list_all(
     if as_json:
         print_json([dataclasses.asdict(session) for session in sessions])
         return
-    print_table(["session", "state", "last used", "size"], [_row(session) for session in sessions])
+    head = ["session", "state", "keeps", "last used", *(["size"] if sizes else [])]
+    print_table(head, [_row(session) for session in sessions])
 
 
 @session_app.command()
@@ -91,7 +92,7 @@ def show(session_id: SessionId, *, root: Root = DEFAULT_ROOT, as_json: AsJson = 
     usage = session_usage(session_id, root)
     try:
         metadata = read_session_metadata(session_id, root)
-        known = metadata.as_json() if metadata else {"metadata": "none"}
+        known = {"stateful": False, **metadata.as_json()} if metadata else {"metadata": "none"}
     except ValueError as error:
         known = {"metadata": f"corrupted: {error}"}
     facts = {"session_id": session_id, **known, "workspace": str(root / session_id)}
@@ -178,9 +179,10 @@ def _execute(
 def _row(session: SessionInfo) -> list[str]:
     from sandbox.sessions.prune import format_bytes
 
+    keeps = "files, variables" if session.stateful else "files"
     age = "unknown" if session.age_hours is None else _age(session.age_hours)
-    size = "" if session.size_bytes is None else format_bytes(session.size_bytes)
-    return [session.session_id, session.state, age, size]
+    size = [] if session.size_bytes is None else [format_bytes(session.size_bytes)]
+    return [session.session_id, session.state, keeps, age, *size]
 
 
 def _age(hours: float) -> str:

@@ -125,12 +125,25 @@ def test_files_are_removed_with_a_rehearsal_on_request(session, made, tmp_path):
 def test_sessions_are_listed_for_people_and_for_programs(session, made, tmp_path):
     code, output, _ = session("list", "--sizes")
     assert code == 0
-    assert output.splitlines()[0].split() == ["session", "state", "last", "used", "size"]
-    assert output.splitlines()[1].split()[:2] == [made, "idle"]
+    assert output.splitlines()[0].split() == ["session", "state", "keeps", "last", "used", "size"]
+    assert output.splitlines()[1].split()[:3] == [made, "idle", "files"]
     [entry] = json.loads(session("list", "--json")[1])
     assert (entry["session_id"], entry["state"], entry["size_bytes"]) == (made, "idle", None)
     with using(tmp_path / "workspace" / made):
         assert json.loads(session("list", "--json")[1])[0]["state"] == "in_use"
+
+
+def test_a_session_that_keeps_variables_says_so(session, made):
+    stateful = session("create", "--stateful")[1].strip()
+    _, *rows = session("list")[1].splitlines()
+    assert {row.split()[0]: row.split("  ")[2].strip() for row in rows} == {
+        made: "files",
+        stateful: "files, variables",
+    }
+    entries = json.loads(session("list", "--json")[1])
+    assert {entry["session_id"]: entry["stateful"] for entry in entries} == {made: False, stateful: True}
+    assert json.loads(session("show", made, "--json")[1])["stateful"] is False
+    assert json.loads(session("show", stateful, "--json")[1])["stateful"] is True
 
 
 def test_a_session_is_shown(session, made):

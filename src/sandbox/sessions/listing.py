@@ -34,7 +34,8 @@ _STATES: dict[Problem, SessionState] = {
 class SessionInfo:
     """One session in a listing; times and age are None where there is no readable metadata.
 
-    `size_bytes`, what a deletion frees, is None unless sizes were asked for.
+    `size_bytes`, what a deletion frees, is None unless sizes were asked for. In a `stateful` session
+    variables persist, too.
     """
 
     session_id: str
@@ -43,6 +44,7 @@ class SessionInfo:
     updated_at: datetime | None
     age_hours: float | None
     size_bytes: int | None
+    stateful: bool = False
 
 
 _UNKNOWN_TIME = datetime.min.replace(tzinfo=UTC)
@@ -58,6 +60,7 @@ class Found:
     updated_at: datetime = _UNKNOWN_TIME
     stamp: Stamp | None = None
     held: bool = False
+    stateful: bool = False
 
 
 def list_sessions(
@@ -100,7 +103,7 @@ def examine(session_id: str, root_fd: int) -> Found:
     except ValueError:
         return Found(session_id, "corrupted_metadata")
     created, updated = map(metadata.parse_timestamp, (known.created_at, known.updated_at))
-    return Found(session_id, None, created, updated, stamp, known.held)
+    return Found(session_id, None, created, updated, stamp, known.held, known.stateful)
 
 
 def measure_session(session_id: str, root_fd: int, fd: int) -> int:
@@ -152,7 +155,9 @@ def _describe(found: Found, root_fd: int, now: datetime, *, sizes: bool) -> Sess
     if found.problem is not None:
         return SessionInfo(found.session_id, state, None, None, None, size)
     age = max(0.0, (now - found.updated_at).total_seconds()) / SECONDS_PER_HOUR
-    return SessionInfo(found.session_id, state, found.created_at, found.updated_at, age, size)
+    return SessionInfo(
+        found.session_id, state, found.created_at, found.updated_at, age, size, stateful=found.stateful
+    )
 
 
 def _look_at(found: Found, root_fd: int, *, sizes: bool) -> tuple[SessionState, int | None]:

@@ -31,6 +31,15 @@ def test_sessions_are_listed_last_used_first_with_age_size_and_state(tmp_path, a
     assert {one.size_bytes for one in found} == {None}
 
 
+def test_a_listing_says_which_sessions_keep_variables(tmp_path):
+    make_session("files-only", tmp_path)
+    make_session("variables-too", tmp_path, fields={"stateful": True})
+    assert {one.session_id: one.stateful for one in list_sessions(tmp_path)} == {
+        "files-only": False,
+        "variables-too": True,
+    }
+
+
 def test_sizes_are_measured_on_request_saved_state_included(tmp_path, aged_session):
     session_id = aged_session(48, data="x" * 100)
     (tmp_path / ".state" / session_id).mkdir(parents=True)
