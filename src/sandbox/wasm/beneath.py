@@ -12,7 +12,7 @@ from sandbox.wasm import abi
 from sandbox.wasm.call import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from sandbox.wasm.descriptors import Descriptor
 
@@ -169,7 +169,7 @@ def files_below(
     while pending:
         path = pending.pop()
         try:
-            opened = _open_below(folder, path)
+            opened = open_below(folder, path.split(b"/"))
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 raise
@@ -189,10 +189,10 @@ def files_below(
             os.close(opened)
 
 
-def _open_below(folder: int, path: bytes) -> int:
+def open_below(folder: int, names: Iterable[str | bytes]) -> int:
     """Open a folder name by name, because a link that has just taken the place of one could lead out."""
     at = folder
-    for name in path.split(b"/"):
+    for name in names:
         try:
             below = os.open(name, _READ, dir_fd=at)
         finally:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from sandbox.wasm.beneath import open_below
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 # Each new file, folder or link costs the disk a node, so that empty files count too.
 NODE_BYTES = 4096
-# Folders are opened from one above them; past this length of path, from a nearer one, because a
-# guest can nest them deeper than any path reaches.
-LONGEST_STEP = 2048
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_Pending = list[tuple[int, str | None]]  # an open folder, and a path from it; None to close it
+# Folders are opened name by name from one above them; so many names down, from a nearer one, because
+# a guest can nest them deeper than there are descriptors.
+LONGEST_WAY = 64
+_Pending = list[tuple[int, tuple[str, ...] | None]]  # an open folder, and a way from it; None to close it
 
 
 @dataclass(frozen=True)
@@ -38,37 +40,45 @@ class Usage:
 def measure(root: str, keep_going: Callable[[], object] = lambda: None) -> Usage:
     """Add up a folder without following links; `keep_going` may raise to give up."""
     usage = Usage()
-    try:
-        top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        return usage  # gone meanwhile
-    pending: _Pending = [(top, None), (top, ".")]
+    top = _open_if_there(lambda: os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+    pending: _Pending = [] if top is None else [(top, None), (top, (".",))]
     try:
         while pending:
             keep_going()
-            base, path = pending.pop()
-            if path is None:
+            base, way = pending.pop()
+            if way is None:
                 os.close(base)
             else:
-                _add_folder(usage, pending, base, path)
+                _add_folder(usage, pending, base, way)
     finally:
-        for base, path in pending:
-            if path is None:
+        for base, way in pending:
+            if way is None:
                 os.close(base)
     return usage
 
 
-def _add_folder(usage: Usage, pending: _Pending, base: int, path: str) -> None:
-    try:
-        folder = os.open(path, _FOLDER, dir_fd=base)
-    except OSError:
-        return  # gone meanwhile, or not ours to read
-    if len(path) > LONGEST_STEP:
-        pending.append((folder, None))
-        pending += [(folder, f"./{name}") for name in _count(usage, folder)]
+def _add_folder(usage: Usage, pending: _Pending, base: int, way: tuple[str, ...]) -> None:
+    folder = _open_if_there(lambda: open_below(base, way))
+    if folder is None:
         return
-    pending += [(base, f"{path}/{name}") for name in _count(usage, folder)]
-    os.close(folder)
+    if len(way) >= LONGEST_WAY:
+        pending.append((folder, None))
+        pending += [(folder, (name,)) for name in _count(usage, folder)]
+        return
+    try:
+        pending += [(base, (*way, name)) for name in _count(usage, folder)]
+    finally:
+        os.close(folder)
+
+
+def _open_if_there(open_it: Callable[[], int]) -> int | None:
+    """A folder; None where it is gone meanwhile, or not ours to read."""
+    try:
+        return open_it()
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):  # what cannot be measured is not empty
+            raise
+        return None
 
 
 def _count(usage: Usage, folder: int) -> list[str]:
