@@ -52,3 +52,11 @@ def test_the_report_of_a_moved_folder_names_nothing_outside_of_the_workspace(mak
     assert [result.stopped_by for result in results] == ["timeout"] * 2
     told = [path for result in results for path in (*result.files_created, *result.files_deleted)]
     assert not [path for path in told if "of-the-host" in path]
+
+
+def test_the_times_of_tmp_carry_no_message_from_one_workspace_to_another(make_box, tmp_path):
+    sender, receiver = (make_box(workspace=tmp_path / name) for name in ("sender", "receiver"))
+    for _ in range(3):
+        assert sender.execute("import os; os.utime('/tmp', (1, 12345))").success
+        result = receiver.execute("import os; print(os.stat('/tmp').st_mtime)")
+        assert result.stdout != "12345.0\n"

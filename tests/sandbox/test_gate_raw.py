@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
+import resource
 import struct
 import time
 
 import pytest
 
-from sandbox.wasm.quota import NODE_BYTES, DiskLimits
+from sandbox.wasm.quota import NODE_BYTES, DiskLimits, measure
 
 TEXT, OUT = 0x1000, 0x2000
 END = 4 << 16  # of the memory
@@ -379,7 +382,7 @@ def test_a_hole_counts_after_appending_was_switched_off(gated):
 
 
 def test_every_new_node_counts(gated):
-    guest = gated(limits=DiskLimits(write_bytes=3 * NODE_BYTES))
+    guest = gated(limits=DiskLimits(write_bytes=3 * NODE_BYTES + 1))
     assert guest.call("path_create_directory", TMP, *guest.text("a")) == 0
     assert guest.call("path_symlink", TEXT, 1, TMP, *guest.text("b", TEXT + 16)) == 0
     assert guest.call("path_link", APP, 0, *guest.text("file"), APP, *guest.text("c", TEXT + 16)) == 0
@@ -603,3 +606,104 @@ def test_what_comes_out_of_an_untold_depth_is_told(gated):
     assert guest.gate.journal.created() == ["f", "g/h"]
     assert rename(guest, "folder", "folder", to=deep) == 0
     assert guest.gate.journal.deleted() == ["folder/inner"]
+
+
+# ---- what the host lacks
+
+
+@pytest.fixture
+def no_more_descriptors():
+    """Takes every descriptor that this process may still open, but for a few."""
+    taken, limits = [], resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def take(*, but=0):
+        resource.setrlimit(
+            resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 50, limits[1])
+        )
+        with contextlib.suppress(OSError):
+            while True:
+                taken.append(os.open("/", os.O_RDONLY))
+        for _ in range(but):
+            os.close(taken.pop())
+
+    yield take
+    for fd in taken:
+        os.close(fd)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+@pytest.mark.parametrize("left", [0, 1, 2, 3])
+def test_a_host_without_descriptors_refuses_and_keeps_none(gated, no_more_descriptors, left):
+    (gated.app / "folder" / "a" / "b").mkdir(parents=True)
+    guest = gated(limits=DiskLimits(workspace_bytes=1 << 20))
+    file, folder = guest.open("file"), guest.open("folder", flags=DIRECTORY, rights=READ)
+    no_more_descriptors(but=left)
+    for _ in range(5):
+        answers = [
+            guest.open("folder/a/b/c", flags=CREATE),
+            guest.open("folder/a/../a/b/../b", rights=READ),
+            guest.write(file, b"more"),
+            guest.call("fd_readdir", folder, TEXT, 4096, 0, OUT),
+            rename(guest, "folder/a", "folder/a2"),
+            rename(guest, "folder/a2", "folder/a"),
+            guest.call("path_filestat_get", APP, 1, *guest.text("folder/a/b/../b/x"), OUT),
+        ]
+        assert "trap" not in answers
+        guest.call("fd_close", 8)
+        guest.call("fd_close", 9)
+    if left == 0:
+        assert answers == [-EMFILE, -EMFILE, EMFILE, EMFILE, EMFILE, EMFILE, EMFILE]
+    opened = [os.open("/", os.O_RDONLY) for _ in range(left)]
+    with pytest.raises(OSError, match="Too many open files"):
+        os.open("/", os.O_RDONLY)
+    for fd in opened:
+        os.close(fd)
+    assert guest.open("folder/a/b/d", flags=CREATE) == -EMFILE or left > 2
+
+
+# ---- marks that are left for others
+
+
+@pytest.mark.parametrize("name", [".", "known"])
+def test_a_change_of_times_in_tmp_is_a_use_of_it(gated, name):
+    (gated.tmp / "known").touch()
+    for change in (
+        lambda guest: guest.call("path_filestat_set_times", TMP, 0, *guest.text(name), 1, 1, 5),
+        lambda guest: guest.call("fd_filestat_set_times", guest.open(name, at=TMP, rights=READ), 1, 1, 5),
+    ):
+        guest = gated()
+        assert change(guest) == 0
+        assert guest.gate.touched_tmp
+    guest = gated()
+    assert guest.call("path_filestat_set_times", APP, 0, *guest.text("file"), 1, 1, 5) == 0
+    assert not guest.gate.touched_tmp
+
+
+@pytest.mark.parametrize("name", ["new/.", "new/./.", "to_new"])
+def test_a_name_that_must_be_a_folder_is_not_made_a_file(gated, name):
+    (gated.app / "to_new").symlink_to("new/")
+    guest = gated()
+    assert guest.open(name, flags=CREATE) == -ENOENT
+    assert not (gated.app / "new").exists()
+
+
+def test_the_text_of_a_link_counts_as_bytes_of_the_workspace(gated):
+    guest = gated(limits=DiskLimits(workspace_bytes=2000))
+    guest.put(0x8000, b"x" * 1000)
+    answers = [guest.call("path_symlink", 0x8000, 1000, APP, *guest.text(f"to{n}")) for n in range(3)]
+    assert answers == [0, ENOSPC, ENOSPC]
+
+
+def test_a_link_that_takes_the_place_of_a_folder_is_not_measured(tmp_path):
+    (tmp_path / "root" / "a" / "b").mkdir(parents=True)
+    (tmp_path / "b").mkdir()
+    for number in range(9):
+        (tmp_path / "b" / f"{number}").touch()
+    steps = itertools.count()
+
+    def swap():
+        if next(steps) == 2:  # the top and `a` are read, `a/b` is not
+            (tmp_path / "root" / "a").rename(tmp_path / "root" / "aside")
+            (tmp_path / "root" / "a").symlink_to("..")
+
+    assert measure(str(tmp_path / "root"), swap).files == 2

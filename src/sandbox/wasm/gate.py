@@ -45,7 +45,6 @@ class Gate(OpenFiles):
     def __init__(self, *, host_only: HostOnlyNames, **parts: Any) -> None:
         super().__init__(**parts)
         self._host_only = host_only
-        self.touched_tmp = False
 
     def begin(self, call: Call, streams: Streams, limits: DiskLimits) -> None:
         """Start a new account of what the guest does."""
@@ -109,7 +108,7 @@ class Gate(OpenFiles):
         if spot.info is not None and abi.kind_of(spot.info) not in OPENABLE:
             raise Refusal(abi.EACCES)  # a FIFO would block the host, a device is nobody's business
         if new:
-            self._allow_node(fd, spot.name)
+            self._claim(fd, spot)
         elif changes:
             self._allow_report(fd, spot)
 
@@ -143,6 +142,7 @@ class Gate(OpenFiles):
                 return abi.ENOENT
             times = new_times(spot.info, accessed, modified, which)
             os.utime(spot.name, ns=times, dir_fd=spot.folder, follow_symlinks=False)
+            self.touched_tmp |= not self._in_workspace(fd)
         return abi.SUCCESS
 
     def path_readlink(self, fd: int, path: int, length: int, buffer: int, size: int, used: int) -> int:
@@ -171,7 +171,7 @@ class Gate(OpenFiles):
                 return abi.EPERM
             if self._hides(text):
                 return abi.EACCES
-            self._claim(fd, spot.go(self._name(path, length), follow=False))
+            self._claim(fd, spot.go(self._name(path, length), follow=False), size=size)
             os.symlink(text, spot.name, dir_fd=spot.folder)
             self._made(self._held.folder(fd).mount, spot.path())
         return abi.SUCCESS
@@ -190,13 +190,19 @@ class Gate(OpenFiles):
             self._made(self._held.folder(fd).mount, spot.path())
         return abi.SUCCESS
 
-    def _claim(self, fd: int, spot: Walk) -> None:
-        """Have a new name; refused where something is there already, or no room."""
+    def _claim(self, fd: int, spot: Walk, *, size: int = 0) -> None:
+        """Have a new name for so many bytes; refused where something is there already, or no room."""
         if spot.info is not None:
             raise Refusal(abi.EEXIST)
         if spot.must_be_folder:
             raise Refusal(abi.ENOENT)
-        self._allow_node(fd, spot.name)
+        _refuse_foreign(spot.name)
+        in_workspace = self._in_workspace(fd)
+        if in_workspace and self.journal.is_full:
+            self._quota.exceeded = True
+            raise Refusal(abi.ENOSPC)
+        if not self._quota.allows(size=size, nodes=1, in_workspace=in_workspace):
+            raise Refusal(abi.ENOSPC)
 
     def _made(self, mount: Mount | None, path: str | None) -> None:
         if mount is None or not mount.journaled:
@@ -292,15 +298,6 @@ class Gate(OpenFiles):
         hidden = self._host_only.hide(path)
         self.denied |= hidden
         return hidden
-
-    def _allow_node(self, fd: int, name: bytes) -> None:
-        _refuse_foreign(name)
-        in_workspace = self._in_workspace(fd)
-        if in_workspace and self.journal.is_full:
-            self._quota.exceeded = True
-            raise Refusal(abi.ENOSPC)
-        if not self._quota.allows(size=0, nodes=1, in_workspace=in_workspace):
-            raise Refusal(abi.ENOSPC)
 
     def _allow_report(self, fd: int, spot: Walk) -> None:
         """A change that cannot be told is not made."""

@@ -40,6 +40,7 @@ class OpenFiles:
         self._held = Descriptors(mounts, max_open_files)
         self._workspace = next((mount.host_path for mount in mounts if mount.journaled), "")
         self._started_ns = time.monotonic_ns()
+        self.touched_tmp = False  # its times as well, which the next one to get it could read
 
     def begin(self, call: Call, streams: Streams, limits: DiskLimits) -> None:
         """Start a new account of what the guest does."""
@@ -97,6 +98,7 @@ class OpenFiles:
         if not held.mount.writable:
             return abi.EPERM
         os.utime(held.host, ns=new_times(os.fstat(held.host), accessed, modified, which))
+        self.touched_tmp |= not held.mount.journaled
         return abi.SUCCESS
 
     def fd_prestat_get(self, fd: int, out: int) -> int:
