@@ -37,6 +37,17 @@ def test_further_names_are_hidden_whole_and_only_whole():
     assert not HIDDEN.hide(b"my.session")
 
 
+@given(
+    place=st.integers(0, len(HOST_ONLY_PREFIX)),
+    ignored=st.text(
+        "\u00ad\u034f\u115f\u180b\u200b\u200d\u202e\u2060\u3164\ufe0f\ufeff\U000e0041", min_size=1
+    ),
+)
+def test_what_some_file_systems_ignore_in_a_name_does_not_uncover_it(place, ignored):
+    for name in (HOST_ONLY_PREFIX, ".session"):
+        assert HIDDEN.hide((name[:place] + ignored + name[place:]).encode())
+
+
 @given(st.binary(max_size=40))
 def test_any_bytes_get_an_answer(path):
     assert HIDDEN.hide(path) in (True, False)

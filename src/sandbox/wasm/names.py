@@ -9,11 +9,20 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 HOST_ONLY_PREFIX = ".metadata.json"  # and every name that begins with it, such as its temporary files
+# Code points that Unicode has by default ignored, as HFS+ and case-folding ext4 ignore them in names.
+_IGNORED_RANGES = (
+    *((0xAD, 0xAD), (0x34F, 0x34F), (0x61C, 0x61C), (0x115F, 0x1160), (0x17B4, 0x17B5), (0x180B, 0x180F)),
+    *((0x200B, 0x200F), (0x202A, 0x202E), (0x2060, 0x206F), (0x3164, 0x3164), (0xFE00, 0xFE0F)),
+    *((0xFEFF, 0xFEFF), (0xFFA0, 0xFFA0), (0xFFF0, 0xFFF8), (0x1BCA0, 0x1BCA3), (0x1D173, 0x1D17A)),
+    (0xE0000, 0xE0FFF),
+)
+_IGNORED = {code: None for first, last in _IGNORED_RANGES for code in range(first, last + 1)}
 
 
 def fold(name: str) -> str:
     """One spelling for all that some file system takes for the same name."""
-    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+    shown = unicodedata.normalize("NFKC", name).translate(_IGNORED)
+    return unicodedata.normalize("NFKC", shown.casefold()).translate(_IGNORED)
 
 
 class HostOnlyNames:
