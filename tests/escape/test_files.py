@@ -6,6 +6,8 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 
+from sandbox import create_session_sandbox
+
 SECONDS = 20.0 if os.environ.get("SANDBOX_SOAK") else 2.0
 
 
@@ -60,3 +62,17 @@ def test_the_times_of_tmp_carry_no_message_from_one_workspace_to_another(make_bo
         assert sender.execute("import os; os.utime('/tmp', (1, 12345))").success
         result = receiver.execute("import os; print(os.stat('/tmp').st_mtime)")
         assert result.stdout != "12345.0\n"
+
+
+def test_a_file_with_the_number_of_a_stream_is_never_that_stream(tmp_path):
+    _, session = create_session_sandbox(workspace_root=tmp_path, stateful=True)
+    with session:
+        assert (
+            session.execute("import os\nos.close(0)\nfile = open('x', 'w+')\nprint(file.fileno())").stdout
+            == "0\n"
+        )
+        assert session.execute("print(file.write('kept'), file.seek(0), file.read())").stdout == "4 0 kept\n"
+        session.hibernate()
+        code = "try: print(os.read(0, 9))\nexcept OSError as error: print(error)"
+        assert session.execute(code, stdin="for whoever reads it").stdout == "[Errno 8] Bad file descriptor\n"
+        assert session.execute("os.close(0)\nprint(open('y', 'w').fileno())").stdout == "0\n"

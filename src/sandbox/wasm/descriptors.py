@@ -104,11 +104,14 @@ class Descriptors:
 
     def opened(self) -> list[int]:
         """The numbers that the guest itself holds open."""
-        return sorted(number for number in self._held if number >= self._first_opened)
+        held = self._held.items()
+        return sorted(number for number, one in held if one.stream is None and not one.granted)
 
     def occupy(self, numbers: Iterable[int]) -> None:
         """Keep numbers from naming other files until the guest closes them."""
         for number in numbers:
+            if number < self._first_opened:
+                self.remove(number)  # the guest had closed the stream or the folder
             if not self.is_full and number not in self._held:
                 self._held[number] = Descriptor(path=None)
 
