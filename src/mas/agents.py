@@ -179,12 +179,12 @@ def recorded_supervisors(layout: Layout) -> set[Process]:
     return {process for process in found if process is not None and is_alive(process)}
 
 
-def wait_until_ready(layout: Layout, launch: Launch) -> None:
+def wait_until_ready(layout: Layout, launch: Launch, pane: Pane) -> None:
     """Wait until the agent has its prompt, so that nothing gets there before it, or until it ended."""
     deadline = time.monotonic() + launch.ready_seconds + HEARTBEAT_SECONDS
     while time.monotonic() < deadline:
         record = read_record(layout, launch.agent_id)
-        if record.get("ready") or record.get("state") == "exited":
+        if record.get("ready") or _state(record, pane) in ("exited", "dead"):
             return
         time.sleep(POLL_SECONDS)
 

@@ -159,7 +159,7 @@ class Runs:
         """
         data = check_text(text)
         layout, launch, pane = self._running_agent(session_id, target)
-        agents.wait_until_ready(layout, launch)
+        agents.wait_until_ready(layout, launch, pane)
         if not agents.view(layout, launch, pane).alive:
             raise AgentNotRunning(session_id, target)
         try:

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import signal
 import stat
 import subprocess
+import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -549,6 +552,18 @@ def test_a_stopped_run_takes_no_messages_and_restarts_no_agents(site, team):
     with pytest.raises(RunNotActive):
         site.runs.restart_agent(run.session_id, "10")
     assert site.runs.log(run.session_id, "10") is not None
+
+
+def test_a_message_does_not_wait_for_an_agent_that_was_killed(site, team, eventually):
+    runs = Runs(site.configured(agent_ready_seconds=120))
+    run = runs.create(team("sh -c 'while :; do echo busy; sleep 0.1; done'"))
+    eventually(lambda: set(agent_states(site, run.session_id).values()) == {"running"}, "two busy agents")
+    for pid in site.tmux("list-panes", "-a", "-F", "#{pane_pid}"):
+        os.kill(int(pid), signal.SIGKILL)
+    began = time.monotonic()
+    with pytest.raises(AgentNotRunning):
+        runs.send(run.session_id, "10", "x")
+    assert time.monotonic() - began < 60
 
 
 def test_an_agent_that_exited_takes_no_messages(site, team, eventually):

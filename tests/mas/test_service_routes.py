@@ -1,14 +1,20 @@
 import json
 import os
+import re
+import select
 import shlex
 import shutil
+import socket
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx2
 import pytest
+
+from mas.service.app import REQUESTS_AT_ONCE
 
 UNKNOWN = "550e8400-e29b-41d4-a716-446655440000"
 HOSTILE = "-n; $(touch /tmp/x) `id` Enter\n\tzwei Zeilen, \u00e4\u20ac\U0001f600 'x' \"y\" \\n #{pane_id}"
@@ -244,6 +250,40 @@ def test_a_message_arrives_byte_for_byte(world, client, recorded, text):
 def test_a_message_that_cannot_be_delivered_is_refused(client, session, message, status):
     response = client.post(f"/sessions/{session['sessionId']}/messages", json=message)
     assert problem_of(response)[0] == status
+
+
+BUSY = "sh -c 'while :; do echo busy; sleep 0.1; done'"
+
+
+def post_message(client, session, text):
+    """A request that is sent and whose answer nobody has read yet."""
+    body = json.dumps({"target": "11", "text": text})
+    head = f"POST /sessions/{session['sessionId']}/messages HTTP/1.1\r\nHost: localhost\r\nConnection: close"
+    connection = socket.create_connection((client.base_url.host, client.base_url.port))
+    connection.sendall(
+        f"{head}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+    )
+    return connection
+
+
+def test_messages_that_wait_for_an_agent_keep_nobody_else_waiting(make_world):
+    world = make_world()
+    with world.server(MAS_AGENT_READY_SECONDS="10") as url, httpx2.Client(base_url=url, timeout=60) as client:
+        session = create(client, team(command=BUSY))
+        many = REQUESTS_AT_ONCE + 5
+        with ExitStack() as held:
+            waiting = [
+                held.enter_context(post_message(client, session, f"<{number}>")) for number in range(many)
+            ]
+            path = f"/sessions/{session['sessionId']}"
+            assert client.get("/sessions").json()["total"] == 1
+            assert client.get("/health").status_code == 200
+            client.post(f"{path}/messages", json={"target": "10", "text": "passes"}).raise_for_status()
+            assert select.select(waiting, [], [], 0)[0] == []  # all of them wait still
+            assert {connection.makefile("rb").readline().split()[1] for connection in waiting} == {b"202"}
+        log = Path(session["workingDir"], "logs", "agent-11.log")
+        everything = {f"<{number}>" for number in range(many)}
+        world.wait_until(lambda: everything <= set(re.findall(r"<\d+>", log.read_text())), "every message")
 
 
 def test_a_log_is_read_whole_or_from_its_end(world, client, session):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import anyio.to_thread
 from fastapi import APIRouter, FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.requests import Request  # noqa: TC002 - FastAPI reads the annotation
 
 from mas.service import files, routes
 from mas.service.guard import Guard
@@ -47,9 +48,9 @@ server = APIRouter(tags=["server"])
 
 
 @server.get("/health", response_description="It does.")
-def check_health() -> Health:
+async def check_health(request: Request) -> Health:
     """Whether the server answers; asks for no token."""
-    return Health(version=version("session-sandbox"))
+    return Health(version=request.app.version)
 
 
 def create_app(runs: Runs, *, local: bool = True) -> FastAPI:

@@ -1,5 +1,6 @@
 """Operations on runs and their agents."""
 
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Body, Depends, Header, Path, Query, Response
@@ -15,6 +16,7 @@ from mas.runs import Runs
 from mas.service.models import Accepted
 from mas.service.problems import responses
 from mas.service.stream import EventStream, stream_output
+from mas.service.waiting import run_in_line
 
 __all__ = ["OneAgent", "OneSession", "TheRuns", "require_json", "router"]
 
@@ -170,9 +172,15 @@ def delete_session(runs: TheRuns, session_id: OneSession) -> Response:
     response_description="The text was typed.",
     responses=responses(404, 409, 413, 415, 422, 503),
 )
-def send_message(runs: TheRuns, session_id: OneSession, message: OneMessage) -> Accepted:
-    """Type a text into an agent's pane exactly as it is, then press Enter unless `submit` is false."""
-    runs.send(session_id, message.target, message.text, submit=message.submit)
+async def send_message(
+    request: Request, runs: TheRuns, session_id: OneSession, message: OneMessage
+) -> Accepted:
+    """Type a text into an agent's pane exactly as it is, then press Enter unless `submit` is false.
+
+    Waits until the agent has its prompt, and for the messages to it that came before.
+    """
+    send = partial(runs.send, session_id, message.target, message.text, submit=message.submit)
+    await run_in_line(request, (session_id, message.target), send)
     return Accepted(session_id=session_id, target=message.target, characters=len(message.text))
 
 

@@ -1,4 +1,4 @@
-"""Work that lasts only as long as its client waits."""
+"""Work that lasts: it has threads of its own, and takes none from other requests."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
+from weakref import WeakValueDictionary
 
 import anyio.to_thread
 
@@ -14,10 +15,13 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-__all__ = ["Clients", "run_for_client"]
+__all__ = ["Clients", "run_for_client", "run_in_line"]
 
 EXECUTIONS_AT_ONCE = 16
-"""More wait. Executions last, so they have threads of their own and take none from other requests."""
+"""More wait."""
+
+AGENTS_AT_ONCE = 64
+"""Agents to which messages are on their way; an agent that is just starting lets them wait."""
 
 Answer = TypeVar("Answer")
 
@@ -27,6 +31,8 @@ class Clients:
 
     def __init__(self) -> None:
         self.threads = anyio.CapacityLimiter(EXECUTIONS_AT_ONCE)
+        self.senders = anyio.CapacityLimiter(AGENTS_AT_ONCE)
+        self.lines: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
         self.closing = threading.Event()
         self._waiting: set[threading.Event] = set()
 
@@ -57,6 +63,17 @@ async def run_for_client(request: Request, work: Callable[[threading.Event], Ans
             return await anyio.to_thread.run_sync(work, gone, limiter=clients.threads)
         finally:
             watcher.cancel()
+
+
+async def run_in_line(request: Request, agent: tuple[str, str], work: Callable[[], Answer]) -> Answer:
+    """The answer of `work`, which runs in a thread after all that came before it for the same agent.
+
+    Only the first of a line has a thread, so that many messages to one agent keep nobody else waiting.
+    """
+    clients: Clients = request.app.state.clients
+    line = clients.lines.setdefault(agent, asyncio.Lock())  # gone with the last request that stands in it
+    async with line:
+        return await anyio.to_thread.run_sync(work, limiter=clients.senders)
 
 
 async def _watch(request: Request, gone: threading.Event) -> None:
