@@ -100,7 +100,7 @@ class Instance:
             )
         except OSError as error:
             mount = next(mount for mount in mounts if mount.host_path == error.filename)
-            reason = f"it is no folder that can be opened, and the guest is to see it at {mount.guest_path}"
+            reason = f"the guest is to see it at {mount.guest_path}, and opening it fails: {error.strerror}"
             raise WorkspaceUnusable(Path(mount.host_path), reason) from None
 
     def close_world(self) -> None:
@@ -134,26 +134,25 @@ class Instance:
     def run_job(
         self,
         job: bytes,
-        source: bytes,
         *,
         call: Call,
         streams: Streams,
         limits: DiskLimits,
-        pin: Callable[[bytes], None] | None = None,
+        building: Building | None = None,
     ) -> Ending:
-        """Run a line of Python in the guest, which asks for `job` when it wants it."""
-        call.channel = Channel(job, self.memory, self.allocate, pin)
+        """Hand a job to the driver in the guest; to one that has none yet, a line of Python."""
+        call.channel = Channel(self.memory, self.allocate, building)
         call.gate = self.gate
         self.gate.begin(call, streams, limits)
         try:
             with call:
-                place = self.allocate(len(source))
+                place = self.allocate(len(job))
         except (wasmtime.Trap, wasmtime.WasmtimeError) as cause:  # less fuel than this takes
             self.is_sound = False
             return _trapped(cause)
-        if not place or not self.memory.write(place, source):
+        if not place or not self.memory.write(place, job):
             return Ending(stopped_by="memory")
-        return self.enter("turn", place, len(source), call=call)
+        return self.enter("turn", place, len(job), call=call)
 
     def allocate(self, size: int) -> int:
         """A place in guest memory, 0 where there is none; the guest frees it."""
