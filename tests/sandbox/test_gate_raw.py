@@ -707,3 +707,13 @@ def test_a_link_that_takes_the_place_of_a_folder_is_not_measured(tmp_path):
             (tmp_path / "root" / "a").symlink_to("..")
 
     assert measure(str(tmp_path / "root"), swap).files == 2
+
+
+def test_a_hard_link_counts_as_bytes_of_the_workspace_and_not_as_written(gated):
+    (gated.app / "big").write_bytes(b"x" * 1000)
+    guest = gated(limits=DiskLimits(workspace_bytes=2500, write_bytes=3 * NODE_BYTES))
+    answers = []
+    for source, target in (("big", "big2"), ("big", "big3"), ("file", "small")):
+        names = (*guest.text(source), APP, *guest.text(target, TEXT + 16))
+        answers.append(guest.call("path_link", APP, 0, *names))
+    assert answers == [0, ENOSPC, 0]

@@ -184,13 +184,13 @@ class Gate(OpenFiles):
             spot.go(self._name(path, length), follow=False)
             if source.info is None:
                 return abi.ENOENT
-            self._claim(fd, spot)
+            self._claim(fd, spot, linked=source.info.st_size)
             folders = {"src_dir_fd": source.folder, "dst_dir_fd": spot.folder}
             os.link(source.name, spot.name, **folders, follow_symlinks=False)
             self._made(self._held.folder(fd).mount, spot.path())
         return abi.SUCCESS
 
-    def _claim(self, fd: int, spot: Walk, *, size: int = 0) -> None:
+    def _claim(self, fd: int, spot: Walk, *, size: int = 0, linked: int = 0) -> None:
         """Have a new name for so many bytes; refused where something is there already, or no room."""
         if spot.info is not None:
             raise Refusal(abi.EEXIST)
@@ -201,7 +201,7 @@ class Gate(OpenFiles):
         if in_workspace and self.journal.is_full:
             self._quota.exceeded = True
             raise Refusal(abi.ENOSPC)
-        if not self._quota.allows(size=size, nodes=1, in_workspace=in_workspace):
+        if not self._quota.allows(size=size, nodes=1, linked=linked, in_workspace=in_workspace):
             raise Refusal(abi.ENOSPC)
 
     def _made(self, mount: Mount | None, path: str | None) -> None:

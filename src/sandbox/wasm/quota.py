@@ -117,13 +117,16 @@ class Quota:
         self._watches = limits.workspace_bytes is not None or limits.workspace_files is not None
         self.exceeded = False
 
-    def allows(self, *, size: int, nodes: int = 0, in_workspace: bool) -> bool:
-        """Charge `size` bytes and `nodes` new files; False, and nothing charged, past a limit."""
+    def allows(self, *, size: int, nodes: int = 0, linked: int = 0, in_workspace: bool) -> bool:
+        """Charge `size` bytes and `nodes` new files; False, and nothing charged, past a limit.
+
+        `linked` bytes are on the disk already, and count for the workspace under one more name.
+        """
         cost = size + nodes * NODE_BYTES
         if self._limits.write_bytes is not None and self._written + cost > self._limits.write_bytes:
             self.exceeded = True
             return False
-        if in_workspace and self._watches and not self._fits(size, nodes):
+        if in_workspace and self._watches and not self._fits(size + linked, nodes):
             self.exceeded = True
             return False
         self._written += cost
