@@ -34,4 +34,4 @@ def read_bytes(text: str) -> int:
     try:
         return int(float(amount.removesuffix(unit)) * UNITS[unit])
     except (ValueError, OverflowError):
-        raise ValueError(f"{text!r} is not an amount of memory, such as 256M or 1G") from None
+        raise ValueError(f"{text!r} is not a size, such as 256M or 1G") from None

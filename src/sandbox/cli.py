@@ -70,13 +70,15 @@ def run_app(command: typer.Typer, name: str) -> int:
     try:
         return int(command(prog_name=name, standalone_mode=False) or 0)
     except typer.TyperException as error:
-        return _fail(name, _usage(error.format_message(), name), error.exit_code)
+        return _fail(name, _usage(error.format_message(), _named(command, name)), error.exit_code)
     except (typer.Abort, KeyboardInterrupt):
         return _fail(name, "interrupted", 128 + signal.SIGINT)
     except BrokenPipeError:
         _drop_output()
         return FAILED
-    except (SandboxError, OSError, ValueError) as error:
+    except OSError as error:
+        return _fail(name, _in_words(error), FAILED)
+    except (SandboxError, ValueError) as error:
         return _fail(name, str(error), FAILED)
     except Exception as error:
         if os.environ.get("SANDBOX_DEBUG"):
@@ -90,9 +92,27 @@ def _fail(name: str, sentence: str, code: int) -> int:
     return code
 
 
-def _usage(message: str, name: str) -> str:
+def _usage(message: str, command: str) -> str:
     sentence = message.removeprefix("Invalid value: ").removesuffix(".")
-    return f"{sentence}; see `{name} --help`"
+    return f"{sentence}{'' if sentence.endswith('?') else ';'} see `{command} --help`"
+
+
+def _named(app: typer.Typer, name: str) -> str:
+    """The command that the words on the command line name, such as `sandbox session list`."""
+    found: Any = typer.main.get_command(app)
+    for word in sys.argv[1:]:
+        found = getattr(found, "commands", {}).get(word)
+        if found is None:
+            break
+        name = f"{name} {word}"
+    return name
+
+
+def _in_words(error: OSError) -> str:
+    """What the system says, without its number."""
+    if error.strerror is None:
+        return str(error)
+    return error.strerror if error.filename is None else f"{error.strerror}: {error.filename!r}"
 
 
 def _drop_output() -> None:

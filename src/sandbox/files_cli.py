@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,7 +25,7 @@ FilePath = Annotated[str, typer.Argument(metavar="PATH", help="A path inside the
 @files_app.command()
 def files(
     session_id: SessionId,
-    pattern: Annotated[str | None, typer.Argument(metavar="[PATTERN]", help="Such as '*.csv'.")] = None,
+    pattern: Annotated[str | None, typer.Argument(metavar="PATTERN", help="Such as '*.csv'.")] = None,
     *,
     root: Root = DEFAULT_ROOT,
     as_json: AsJson = False,
@@ -45,7 +46,7 @@ def get(
     session_id: SessionId,
     path: FilePath,
     destination: Annotated[
-        Path | None, typer.Argument(metavar="[DEST]", help="A file or folder; - is stdout.")
+        Path | None, typer.Argument(metavar="DEST", help="A file or folder; - is stdout.")
     ] = None,
     *,
     root: Root = DEFAULT_ROOT,
@@ -69,7 +70,7 @@ def get(
 def put(
     session_id: SessionId,
     source: Annotated[Path, typer.Argument(metavar="SOURCE", help="A file or folder; - is stdin.")],
-    path: Annotated[str | None, typer.Argument(metavar="[PATH]", help="Its path in the session.")] = None,
+    path: Annotated[str | None, typer.Argument(metavar="PATH", help="Its path in the session.")] = None,
     *,
     root: Root = DEFAULT_ROOT,
     no_overwrite: Annotated[bool, typer.Option("--no-overwrite", help="Keep what is there.")] = False,
@@ -109,11 +110,15 @@ def rm(
     from sandbox.tree import exists
 
     if not dry_run:
-        delete_session_path(session_id, path, root, recursive=recursive)
+        try:
+            delete_session_path(session_id, path, root, recursive=recursive)
+        except IsADirectoryError:
+            what = "it is a folder; -r removes it with what is in it"
+            raise IsADirectoryError(errno.EISDIR, what, path) from None
         return
     with locating(session_id, path, root) as (parent_fd, name):
         if not exists(name, parent_fd):
-            raise FileNotFoundError(f"the session has no such file: {path}")
+            raise FileNotFoundError(errno.ENOENT, "the session has no such file", path)
     below = [one for one in list_session_files(session_id, root) if one.startswith(f"{path.rstrip('/')}/")]
     for one in below or [path]:
         typer.echo(f"would remove {one}")

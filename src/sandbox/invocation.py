@@ -67,10 +67,13 @@ def run_code(
     source, args = _read_code(words, code)
     stdin = None if words and words[0] == "-" and code is None else standard_input()
     with interrupts() as (cancel, received):
-        options = {"stdin": stdin, "args": args, "cancel": cancel}
+        options: dict[str, Any] = {"stdin": stdin, "args": args, "cancel": cancel}
+        lost: list[OSError] = []
         if not as_json:
-            options["on_output"] = relay_output(cancel)
+            options["on_output"] = relay_output(cancel, lost)
         result = in_worker(lambda: execute(source, options))
+    if lost and not isinstance(lost[0], BrokenPipeError):
+        raise lost[0]
     if as_json:
         typer.echo(result.model_dump_json(indent=2))
     note_limits(result, policy)
@@ -92,17 +95,28 @@ def read_limits(
 def _read_code(words: list[str], code: str | None) -> tuple[str, list[str]]:
     """The code to run, and the arguments that are left for it."""
     if code is not None:
-        return code, words
+        return as_utf8(code), words
     if not words:
         raise typer.BadParameter("name a FILE, or give the code with -c CODE, or - to read it from stdin")
     name, *args = words
     try:
-        content = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        content = _stdin_bytes() if name == "-" else Path(name).read_bytes()
         return _decode(content), args
     except OSError as error:
         raise typer.BadParameter(f"cannot read {name}: {error.strerror}") from None
     except (SyntaxError, UnicodeDecodeError) as error:
         raise typer.BadParameter(f"cannot read {name} as Python source: {error}") from None
+
+
+def _stdin_bytes() -> bytes:
+    if sys.stdin is None:
+        raise typer.BadParameter("cannot read -: stdin is closed")
+    return sys.stdin.buffer.read()
+
+
+def as_utf8(text: str) -> str:
+    """Text as UTF-8 where the locale, such as C, could make nothing of its bytes."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
 
 
 def _decode(content: bytes) -> str:
@@ -149,8 +163,8 @@ def read_policy(path: Path | None, preload: list[str] | None, limits: dict[str, 
         raise typer.BadParameter(str(error)) from None
 
 
-def relay_output(cancel: threading.Event) -> Callable[[str, bytes], None]:
-    """Passes output on; a reader that went away stops the guest."""
+def relay_output(cancel: threading.Event, lost: list[OSError] | None = None) -> Callable[[str, bytes], None]:
+    """Passes output on; where it cannot be written the guest is stopped, and `lost` hears why."""
 
     def relay(stream: str, data: bytes) -> None:
         out = sys.stderr if stream == "stderr" else sys.stdout
@@ -159,7 +173,9 @@ def relay_output(cancel: threading.Event) -> Callable[[str, bytes], None]:
         try:
             out.buffer.write(data)
             out.buffer.flush()
-        except OSError:
+        except OSError as error:
+            if lost is not None:
+                lost.append(error)
             cancel.set()
 
     return relay

@@ -6,7 +6,6 @@ import signal
 import sys
 import threading
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,17 +19,19 @@ from sandbox.invocation import (
     PolicyFile,
     Preload,
     Timeout,
+    as_utf8,
     note_limits,
     read_limits,
     read_policy,
     relay_output,
     standard_input,
 )
-from sandbox.session_cli import DEFAULT_ROOT, require_session
+from sandbox.session_cli import DEFAULT_ROOT, Root, require_session
 from sandbox.statements import open_lines, statements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
     from types import FrameType
 
     from sandbox import ExecutionPolicy, SandboxResult, SessionSandbox
@@ -39,10 +40,6 @@ LEAVING = {"exit", "quit", "exit()", "quit()"}
 
 Session = Annotated[
     str | None, typer.Option("--session", metavar="ID", help="Go on in this session; default: a new one.")
-]
-Root = Annotated[
-    Path,
-    typer.Option("--root", "--workspace-root", metavar="DIR", help="The folder that holds the sessions."),
 ]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Keep the session's files and forget its variables.")]
 
@@ -65,6 +62,8 @@ def repl(
     Ctrl-C stops the code that runs and undoes its changes to variables; Ctrl-D leaves. Without a
     terminal, statements are read from stdin; --json prints one result a line.
     """
+    if sys.stdin is None:
+        raise typer.BadParameter("stdin is closed, so there are no statements to read")
     policy = read_policy(policy_file, preload, read_limits(timeout, fuel, memory, data))
     with ending() as ignore_endings, _open(session, root, policy, fresh=fresh) as sandbox:
         if not as_json:
@@ -73,7 +72,7 @@ def repl(
             for source in statements(lines):
                 if source.strip() in LEAVING:
                     break
-                _take_turn(sandbox, source, as_json=as_json)
+                _take_turn(sandbox, as_utf8(source), as_json=as_json)
         ignore_endings()
 
 

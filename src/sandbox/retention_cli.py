@@ -31,8 +31,10 @@ def prune(
     max_sessions: Annotated[int | None, typer.Option(metavar="N", help="Keep so many.")] = None,
     max_total: Annotated[str | None, typer.Option(metavar="SIZE", help="Keep so much, such as 10G.")] = None,
     min_free: Annotated[str | None, typer.Option(metavar="SIZE", help="Have so much disk free.")] = None,
-    max_deletions: Annotated[int | None, typer.Option(metavar="N", help="Delete no more than this.")] = None,
-    workers: Annotated[int, typer.Option(metavar="N", help="Threads that remove files.")] = 1,
+    max_deletions: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="Delete no more than this.")
+    ] = None,
+    workers: Annotated[int, typer.Option(metavar="N", min=1, help="Threads that remove files.")] = 1,
     root: Root = DEFAULT_ROOT,
     dry_run: DryRun = False,
     as_json: AsJson = False,
@@ -56,7 +58,7 @@ def prune(
 @retention_app.command()
 def archive(
     destination: Annotated[Path, typer.Argument(metavar="DIR", help="The folder for the archives.")],
-    session_ids: Annotated[list[str] | None, typer.Argument(metavar="[ID...]", help="The sessions.")] = None,
+    session_ids: Annotated[list[str] | None, typer.Argument(metavar="ID", help="The sessions.")] = None,
     *,
     older_than: Annotated[
         float | None,
@@ -88,7 +90,7 @@ def archive(
 
 @retention_app.command()
 def restore(
-    archives: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Archives of sessions.")],
+    archives: Annotated[list[Path], typer.Argument(metavar="FILE", help="Archives of sessions.")],
     *,
     max_size: Annotated[str | None, typer.Option(metavar="SIZE", help="Refuse what is larger.")] = None,
     root: Root = DEFAULT_ROOT,

@@ -38,7 +38,10 @@ session_app = typer.Typer(
     help="Keep files from run to run: make, use and delete sessions.", rich_markup_mode=None
 )
 
-Root = Annotated[Path, typer.Option("--root", metavar="DIR", help="The folder that holds the sessions.")]
+Root = Annotated[
+    Path,
+    typer.Option("--root", "--workspace-root", metavar="DIR", help="The folder that holds the sessions."),
+]
 SessionId = Annotated[str, typer.Argument(metavar="ID", help="The session.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what would be deleted, and delete nothing.")]
 DEFAULT_ROOT = Path("workspace")
@@ -128,7 +131,7 @@ def execute(
 
 @session_app.command()
 def delete(
-    session_ids: Annotated[list[str], typer.Argument(metavar="ID...", help="The sessions.")],
+    session_ids: Annotated[list[str], typer.Argument(metavar="ID", help="The sessions.")],
     *,
     root: Root = DEFAULT_ROOT,
     dry_run: DryRun = False,

@@ -179,11 +179,49 @@ def test_closed_streams_are_no_obstacle(tmp_path):
     assert subprocess.run(["sh", "-c", command], cwd=tmp_path, timeout=DEADLINE_SECONDS).returncode == 5
 
 
+def in_shell(command, tmp_path, **environment):
+    return subprocess.run(
+        ["sh", "-c", command.format(sandbox=f"'{COMMAND}'")],
+        capture_output=True,
+        cwd=tmp_path,
+        env={**os.environ, **environment},
+        timeout=DEADLINE_SECONDS,
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("{sandbox} run - <&-", "cannot read -: stdin is closed; see `sandbox run --help`"),
+        (
+            "{sandbox} repl <&-",
+            "stdin is closed, so there are no statements to read; see `sandbox repl --help`",
+        ),
+    ],
+)
+def test_code_that_should_come_from_a_closed_stdin_is_one_sentence(tmp_path, command, said):
+    done = in_shell(command, tmp_path)
+    assert (done.returncode, sentence(done)) == (2, f"sandbox: {said}")
+    assert os.listdir(tmp_path) == []
+
+
+def test_output_that_cannot_be_written_is_a_failure(tmp_path):
+    done = in_shell("{sandbox} run -c 'print(1)' >/dev/full", tmp_path)
+    assert (done.returncode, sentence(done)) == (1, "sandbox: No space left on device")
+
+
+@pytest.mark.parametrize("command", ["run -c 'print(\"é\")'", "repl"])
+def test_code_is_utf_8_where_the_locale_knows_no_letters(tmp_path, command):
+    ascii_only = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    done = in_shell(f"echo 'print(\"é\")' | {{sandbox}} {command}", tmp_path, **ascii_only)
+    assert (done.returncode, done.stdout.decode()) == (0, "é\n")
+
+
 WRONG_USAGE = {
     ("run",): "name a FILE, or give the code with -c CODE, or - to read it from stdin",
     ("run", "missing.py"): "cannot read missing.py: No such file or directory",
     ("run", "."): "cannot read .: Is a directory",
-    ("run", "-c", "1", "--memory", "much"): "'much' is not an amount of memory, such as 256M or 1G",
+    ("run", "-c", "1", "--memory", "much"): "'much' is not a size, such as 256M or 1G",
     ("run", "-c", "1", "--fuel", "a lot"): "'a lot' is not a whole number such as 5e6, or none",
     ("run", "-c", "1", "--timeout", "soon"): "'soon' is not a number of seconds, or none",
     (
@@ -205,7 +243,8 @@ WRONG_USAGE = {
 def test_wrong_usage_is_one_sentence_and_exit_code_2(sandbox, words, said):
     done = sandbox(*words)
     assert (done.returncode, done.stdout) == (2, b"")
-    assert sentence(done) == f"sandbox: {said}; see `sandbox --help`"
+    command = " ".join(["sandbox", *(word for word in words if word in {"run", "policy", "show"})])
+    assert sentence(done) == f"sandbox: {said}; see `{command} --help`"
 
 
 def test_a_source_that_is_not_text_is_one_sentence(sandbox, tmp_path):

@@ -268,7 +268,7 @@ def test_json_is_one_result_a_line(tmp_path):
 def test_a_prompt_opens_no_session_by_mistake(tmp_path):
     done = run(["--session", "missing"], "1\n", tmp_path)
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "sandbox: [Errno 2] there is no such session: 'workspace/missing'\n"
+    assert done.stderr == "sandbox: there is no such session: 'workspace/missing'\n"
     assert not (tmp_path / "workspace" / "missing").exists()
 
 

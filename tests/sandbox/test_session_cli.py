@@ -70,7 +70,7 @@ def test_a_result_as_json_names_its_session(session, made):
 def test_executing_does_not_make_a_session_of_a_mistyped_id(session, tmp_path):
     code, output, errors = session("exec", "mistyped", "-c", "pass")
     assert (code, output) == (1, "")
-    assert errors == "sandbox: [Errno 2] there is no such session: 'workspace/mistyped'\n"
+    assert errors == "sandbox: there is no such session: 'workspace/mistyped'\n"
     assert not (tmp_path / "workspace").exists()
 
 
@@ -82,15 +82,20 @@ def test_executing_does_not_make_a_session_of_a_mistyped_id(session, tmp_path):
         (("files", "ghost"), 1, "there is no such session"),
         (("prune", "--older-than", "24"), 1, "workspace"),
         (("prune", "--older-than", "-1"), 2, "zero or more"),
-        (("prune", "--max-total", "much"), 2, "amount of memory"),
+        (("prune", "--max-total", "much"), 2, "is not a size"),
         (("prune", "--older-than", "soon"), 2, "--older-than"),
         (("archive", "out"), 2, "name sessions"),
         (("restore", "missing.tar.zst"), 1, "missing.tar.zst"),
+        (("create", "--root", "taken"), 1, "workspace taken cannot be used: it is a file; name a folder"),
+        (("list", "--root", "taken"), 1, "Not a directory: 'taken'"),
+        (("prune", "--workers", "0"), 2, "see `sandbox session prune --help`"),
+        (("lst",), 2, "No such command 'lst'. Did you mean 'list'? see `sandbox session --help`"),
         (("show",), 2, "Missing argument"),
         (("frobnicate",), 2, "No such command"),
     ],
 )
-def test_what_goes_wrong_is_one_sentence_and_an_exit_code(session, words, code, sentence):
+def test_what_goes_wrong_is_one_sentence_and_an_exit_code(session, tmp_path, words, code, sentence):
+    (tmp_path / "taken").write_text("")
     returned, output, errors = session(*words)
     assert (returned, output, errors.count("\n")) == (code, "", 1)
     assert sentence in errors
@@ -114,10 +119,11 @@ def test_files_go_in_and_out(session, made, tmp_path):
 
 def test_files_are_removed_with_a_rehearsal_on_request(session, made, tmp_path):
     session("put", made, "-", "d/a", stdin="x")
-    assert session("rm", made, "d")[0] == 1
     assert session("rm", made, "-r", "d", "--dry-run") == (0, "would remove d/a\n", "")
     assert session("rm", made, "nothing", "--dry-run")[0] == 1
     assert session("files", made)[1] == "d/a\n"
+    refusal = "sandbox: it is a folder; -r removes it with what is in it: 'd'\n"
+    assert session("rm", made, "d") == (1, "", refusal)
     assert session("rm", made, "-r", "d") == (0, "", "")
     assert session("files", made)[1] == ""
 

@@ -134,7 +134,7 @@ def restore_session(
     path, root = Path(archive), root_path(workspace_root)
     limits = tarball.Limits(max_bytes, max_files)
     with tarball.decompressing(path) as stream:
-        root.mkdir(parents=True, exist_ok=True)
+        creation.make_root(root)
         with creation.open_root(root) as root_fd:
             session_id = _unpack(tarball.Reader(path, stream, limits), root_fd)
     log = logger or SandboxLogger()

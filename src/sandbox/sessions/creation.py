@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sandbox import tree
+from sandbox.errors import WorkspaceUnusable
 from sandbox.events import SandboxLogger
 from sandbox.sessions import locks, metadata, removal
 from sandbox.sessions.layout import FOLDER_MODE, STATE_FOLDER, check_session_id, incoming_name
@@ -37,7 +38,7 @@ def make_session(
     check_session_id(session_id)
     root = Path(root)
     logger = (logger or SandboxLogger()).bind(session_id=session_id)
-    root.mkdir(parents=True, exist_ok=True)
+    make_root(root)
     with open_root(root) as root_fd, incoming(root_fd) as (name, fd), ExitStack() as held:
         refuse_existing(session_id, root_fd)
         if fill is not None:
@@ -55,6 +56,14 @@ def make_session(
         logger.warning("session.metadata.failed", error=problem)
     logger.info("session.created", workspace_path=str(root / session_id))
     return root / session_id
+
+
+def make_root(root: Path) -> None:
+    """The folder that holds the sessions, made where it is missing."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise WorkspaceUnusable(root, "it is a file; name a folder") from None
 
 
 @contextmanager
