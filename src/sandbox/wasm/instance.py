@@ -134,25 +134,26 @@ class Instance:
     def run_job(
         self,
         job: bytes,
+        source: bytes,
         *,
         call: Call,
         streams: Streams,
         limits: DiskLimits,
-        building: Building | None = None,
+        pin: Callable[[bytes], None] | None = None,
     ) -> Ending:
-        """Hand a job to the driver in the guest; to one that has none yet, a line of Python."""
-        call.channel = Channel(self.memory, self.allocate, building)
+        """Run a line of Python in the guest, which asks for `job` when it wants it."""
+        call.channel = Channel(job, self.memory, self.allocate, pin)
         call.gate = self.gate
         self.gate.begin(call, streams, limits)
         try:
             with call:
-                place = self.allocate(len(job))
+                place = self.allocate(len(source))
         except (wasmtime.Trap, wasmtime.WasmtimeError) as cause:  # less fuel than this takes
             self.is_sound = False
             return _trapped(cause)
-        if not place or not self.memory.write(place, job):
+        if not place or not self.memory.write(place, source):
             return Ending(stopped_by="memory")
-        return self.enter("turn", place, len(job), call=call)
+        return self.enter("turn", place, len(source), call=call)
 
     def allocate(self, size: int) -> int:
         """A place in guest memory, 0 where there is none; the guest frees it."""
