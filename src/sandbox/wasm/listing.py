@@ -21,20 +21,17 @@ class Listing:
     """The entries of a folder at one moment: reading on skips none, whatever is removed meanwhile."""
 
     def __init__(self, folder: int, host_only: HostOnlyNames, keep_going: Callable[[], object]) -> None:
-        self._raw = bytearray()
-        self._starts = array("Q")
+        raw, starts = self._raw, self._starts = bytearray(), array("Q")
         with os.scandir(folder) as entries:
             for entry in entries:
                 keep_going()
                 name = os.fsencode(entry.name)
-                if not host_only.hide(name):
-                    self._add(entry, name)
-
-    def _add(self, entry: os.DirEntry[str], name: bytes) -> None:
-        self._starts.append(len(self._raw))
-        self._raw += abi.DIRENT.pack(len(self._starts), entry.inode(), len(name), _kind(entry)) + name
-        if self.size > MOST_LISTED_BYTES:
-            raise Refusal(abi.ENOMEM)
+                if host_only.hide(name):
+                    continue
+                starts.append(len(raw))
+                raw += abi.DIRENT.pack(len(starts), entry.inode(), len(name), _kind(entry)) + name
+                if len(raw) > MOST_LISTED_BYTES:
+                    raise Refusal(abi.ENOMEM)
 
     @property
     def size(self) -> int:
