@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from mas.errors import InvalidConfiguration, MasError
+from mas.errors import InvalidConfiguration, MasError, RunNotActive
 from mas.printing import print_details, print_json, print_page, print_result, print_run, write_bytes
 from mas.selection import (
     choose,
@@ -65,10 +65,16 @@ def main() -> None:
         app(prog_name="mas")
     except InvalidConfiguration as error:
         _leave(error, USAGE)
-    except (MasError, SandboxError, OSError, ValueError) as error:
+    except (MasError, SandboxError, ValueError) as error:
         _leave(error, FAILED)
+    except OSError as error:
+        _leave(_without_number(error), FAILED)
     except KeyboardInterrupt:
         _leave("interrupted", INTERRUPTED)
+
+
+def _without_number(error: OSError) -> object:
+    return f"{error.filename}: {error.strerror}" if error.filename and error.strerror else error
 
 
 def _leave(reason: object, code: int) -> None:
@@ -192,7 +198,10 @@ def logs(
 def attach(session: Session = None, tmux: Tmux = None) -> None:
     """Show a session's panes in this terminal; leave them with Ctrl-b d."""
     runs = find_runs()
-    words = shlex.split(runs.show(choose(runs, session, tmux)).attach_command)
+    details = runs.show(choose(runs, session, tmux))
+    if details.status != "active":
+        raise RunNotActive(details.session_id)
+    words = shlex.split(details.attach_command)
     os.environ.pop("TMUX", None)  # the agents have a server of their own: this is no session in itself
     os.execvp(words[0], words)  # noqa: S606 - no shell is wanted; the words are tmux and our own names
 

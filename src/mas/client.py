@@ -24,6 +24,7 @@ __all__ = ["Client", "ServerFailed", "find_server"]
 
 HEALTH_SECONDS = 1.0
 ANSWER_SECONDS = 60.0
+NOT_OURS = "see its log, or whether MAS_API_URL is the address of mas serve"
 EXECUTION_SECONDS = 330.0  # the longest execution the API allows, and some time to start it
 
 
@@ -189,10 +190,13 @@ def _problem(response: http.client.HTTPResponse) -> ServerFailed:
         problem = json.loads(text)
         return ServerFailed(problem["code"], problem["detail"])
     except (ValueError, KeyError, TypeError):
-        return ServerFailed("no-problem", f"the server answered {response.status} {response.reason}")
+        return ServerFailed(
+            "no-problem", f"the server answered {response.status} {response.reason}; {NOT_OURS}"
+        )
 
 
 def _unreachable(url: str, error: Exception) -> ServerFailed:
+    reason = getattr(error, "strerror", None) or error
     return ServerFailed(
-        "unreachable", f"the server at {url} does not answer: {error}; start it with mas serve"
+        "unreachable", f"the server at {url} does not answer: {reason}; start it with mas serve"
     )

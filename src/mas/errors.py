@@ -138,10 +138,12 @@ class WorkspaceGone(Conflict):
 class LegacyRunning(Conflict):
     """A legacy session of this name exists; there is only one at a time."""
 
-    def __init__(self, tmux_session: str, session_id: str | None) -> None:
-        self.tmux_session, self.session_id = tmux_session, session_id
+    def __init__(self, tmux_session: str, session_id: str | None, *, elsewhere: bool = False) -> None:
+        self.tmux_session, self.session_id, self.elsewhere = tmux_session, session_id, elsewhere
         known = f" (session {session_id})" if session_id else ""
-        super().__init__(f"{tmux_session} is already running{known}; attach to it, or stop it first")
+        here = f"{known}; attach to it, or stop it first"
+        there = " for another folder; put PROJECT_NAME=... into a .masrc here, or use isolated mode"
+        super().__init__(f"{tmux_session} is already running{there if elsewhere else here}")
 
 
 class SessionIdTaken(Conflict):

@@ -218,9 +218,10 @@ def _refuse_second_legacy(place: Place) -> None:
     name, sessions = workspace.legacy_session_name(place.root), place.tmux.sessions()
     legacy = {key for key, entry in place.registry.entries().items() if entry["mode"] == "legacy"}
     for session in sessions:
-        session_id = session.run.partition(":")[2]
-        if session.name == name or session_id in legacy:
-            raise LegacyRunning(session.name, session_id or None)
+        tag, _, session_id = session.run.partition(":")
+        mine = tag == place.root_tag
+        if session.name == name or (mine and session_id in legacy):
+            raise LegacyRunning(session.name, session_id if mine else None, elsewhere=not mine)
 
 
 def _choose_id(place: Place, known: Iterable[str], wanted: str | None) -> str:

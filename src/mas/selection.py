@@ -52,11 +52,11 @@ def choose(runs: Runs | Client, session_id: str | None, tmux: str | None) -> str
     if inside is not None:
         return inside
     active = runs.list(status="active").sessions
-    if len(active) != 1:
+    if not active:
+        raise MasError("no session is active; mas start starts one, mas list shows those that stopped")
+    if len(active) > 1:
         ids = "".join(f"\n  {entry.session_id}" for entry in active)
-        raise MasError(
-            f"{len(active) or 'no'} sessions are active; name one with --session{ids and ':'}{ids}"
-        )
+        raise MasError(f"{len(active)} sessions are active; name one with --session:{ids}")
     return active[0].session_id
 
 
@@ -64,7 +64,7 @@ def _named(runs: Runs | Client, tmux: str) -> str:
     """The active session of a tmux name, else the latest."""
     found = [entry for entry in runs.list().sessions if entry.tmux_session == tmux]
     if not found:
-        raise MasError(f"no session is named {tmux}; mas list shows which there are")
+        raise MasError(f"no session is named {tmux}; mas start starts one, mas list shows which there are")
     return max(found, key=lambda entry: (entry.status == "active", entry.created_at)).session_id
 
 

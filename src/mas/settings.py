@@ -26,7 +26,15 @@ def _checked_root(path: Path) -> Path:
     # The index, the .session files and every answer tell this path as text.
     if str(root).encode(errors="replace") != os.fsencode(root):
         raise ValueError("the path of this folder is not UTF-8; rename the folder, or use another")
+    if root.exists() and not root.is_dir():
+        raise ValueError(f"{root} is no folder; name one")
     return root
+
+
+def _checked_socket(name: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9._-]{1,64}", name):
+        raise ValueError("use up to 64 letters, digits, dots, dashes and underscores")
+    return name
 
 
 def _checked_token(token: SecretStr) -> SecretStr:
@@ -46,7 +54,7 @@ class Settings(BaseSettings):
     )
     session_mode: Mode = "legacy"
     session_id: str | None = None
-    tmux_socket: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")] = "mas"
+    tmux_socket: Annotated[str, AfterValidator(_checked_socket)] = "mas"
     agent_ready_seconds: Annotated[float, Field(gt=0, le=600)] = 20.0
     """How long an agent may stay busy after its start before it gets its prompt all the same."""
     agent_command: Annotated[str, AfterValidator(_checked_command)] | None = None

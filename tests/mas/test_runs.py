@@ -258,6 +258,18 @@ def test_a_project_that_changes_its_name_has_one_legacy_run_still(site, team):
         site.runs.restore(first.session_id)
 
 
+def test_a_legacy_run_of_another_folder_is_not_told_as_one_of_this(make_site, team):
+    mine, other = make_site("mine"), make_site("other")
+    other.runs.create(team(mode="legacy"))
+    with pytest.raises(LegacyRunning) as refused:
+        Runs(mine.configured(tmux_socket=other.socket)).create(team(mode="legacy"))
+    assert str(refused.value) == (
+        "mas-tmux is already running for another folder; "
+        "put PROJECT_NAME=... into a .masrc here, or use isolated mode"
+    )
+    assert refused.value.session_id is None
+
+
 def test_of_legacy_runs_started_at_once_one_is_made(site, team):
     def attempt(_):
         try:

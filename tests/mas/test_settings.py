@@ -82,6 +82,23 @@ def test_a_root_whose_path_is_no_text_is_refused(monkeypatch, tmp_path, named):
     )
 
 
+def test_a_root_that_is_a_file_is_refused(monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("MAS_ROOT", "file")
+    with pytest.raises(InvalidConfiguration) as refused:
+        read_settings()
+    assert str(refused.value) == f"MAS_ROOT: {tmp_path / 'file'} is no folder; name one"
+
+
+def test_the_name_of_a_socket_has_its_rule(monkeypatch):
+    monkeypatch.setenv("MAS_TMUX_SOCKET", "a b")
+    with pytest.raises(InvalidConfiguration) as refused:
+        read_settings()
+    assert str(refused.value) == (
+        "MAS_TMUX_SOCKET: use up to 64 letters, digits, dots, dashes and underscores"
+    )
+
+
 def test_settings_cannot_be_changed():
     with pytest.raises(ValueError, match="frozen"):
         read_settings().root = Path("/")

@@ -86,7 +86,8 @@ def _listen(host: str, port: int) -> socket.socket:
         listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
-        raise OSError(f"cannot listen on {host}:{port}: {error.strerror}") from error
+        reason = f"cannot listen on {host}:{port}: {error.strerror}; choose another --host or --port"
+        raise OSError(reason) from error
     return listener
 
 
