@@ -13,10 +13,12 @@ from functools import partial
 from typing import TYPE_CHECKING, BinaryIO
 
 from sandbox.errors import GuestRejected, PolicyValidationError, PreloadFailed
+from sandbox.policy import DEFAULT_ENV
 from sandbox.progress import progress
 from sandbox.scratch import scratch
 from sandbox.wasm import abi, threads
 from sandbox.wasm.call import Call
+from sandbox.wasm.channel import Building
 from sandbox.wasm.descriptors import Mount
 from sandbox.wasm.engine import engine
 from sandbox.wasm.instance import Instance
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from sandbox.wasm.memory import Memory
     from sandbox.wasm.openfiles import Streams
 
-DRIVER_PROTOCOL = 1  # raise it when a driver of an older image could not serve this host
+DRIVER_PROTOCOL = 2  # raise it when a driver of an older image could not serve this host
 FORMAT = 2  # raise it when the layout of an image file changes
 HEADER_BYTES = 4096
 BUILD_MEMORY_BYTES = 4 << 30
@@ -45,11 +47,13 @@ KEPT_BUILD_OUTPUT = 1 << 16
 # Of CPython where a pointer has 32 bits; the count is the first field of an object.
 IMMORTAL_COUNT = 5 << 28
 LEAST_IMMORTAL_COUNT = 1 << 30
-SERVE = b"__import__('_sandbox_driver').serve()"
 # Beside the policy's own: what programs look for and what no policy needs to say.
 BASE_ENV = {"HOME": "/tmp", "TMPDIR": "/tmp", "MPLBACKEND": "agg", "MPLCONFIGDIR": "/tmp/matplotlib"}  # noqa: S108
+# What an interpreter begins with; another one is set when it starts.
+IMAGE_ENV = {**BASE_ENV, **DEFAULT_ENV}
 REPORT = struct.Struct("<iB")  # exit code, flags; a text follows
 OUT_OF_MEMORY, HAS_VALUE = 1, 2
+MARSHAL_VERSION = 2  # one that every guest reads
 
 
 @dataclass(frozen=True)
@@ -77,7 +81,7 @@ class Recipe:
         mounts = [mount.guest_path for mount in self.mounts(workspace="", tmp="", data="")]
         made_of = [FORMAT, self.guest.module_sha256, self.guest.stdlib_sha256, self.preload, mounts]
         sources = [_driver_file(name) for name in ("bootstrap.py", "driver.py")]
-        return hashlib.sha256(json.dumps([*made_of, *sources, BASE_ENV]).encode()).hexdigest()[:32]
+        return hashlib.sha256(json.dumps([*made_of, *sources, IMAGE_ENV]).encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True)
@@ -265,10 +269,9 @@ def _prepare(instance: Instance, recipe: Recipe, folder: str) -> None:
         max_open_files=256,
     )
     _start_driver(instance, recipe.guest)
-    job = {"kind": "prepare", "preload": recipe.preload}
-    report = _step(instance, recipe.guest, SERVE, marshal.dumps(job, 2))
-    code, _ = REPORT.unpack_from(report)
-    if code:
+    job = {"kind": "prepare", "preload": recipe.preload, "env": IMAGE_ENV}
+    report = _step(instance, recipe.guest, marshal.dumps(job, MARSHAL_VERSION))
+    if report:
         module, _, reason = report[REPORT.size :].decode("utf-8", "replace").partition("\n")
         raise PreloadFailed(module, reason)
 
@@ -278,20 +281,15 @@ def _start_driver(instance: Instance, guest: Guest) -> None:
     call.gate = instance.gate
     instance.gate.begin(call, streams, DiskLimits())
     instance.enter("_initialize", call=call)
-    _step(instance, guest, _driver_file("bootstrap.py").encode(), _driver_file("driver.py").encode())
+    _step(instance, guest, _driver_file("bootstrap.py").encode())
 
 
-def _step(instance: Instance, guest: Guest, source: bytes, job: bytes) -> bytes:
+def _step(instance: Instance, guest: Guest, job: bytes) -> bytes:
+    """Have the guest do one job while an image is made; what it reported."""
     streams, call = _silence(), Call()
-    ending = instance.run_job(
-        job,
-        source,
-        call=call,
-        streams=streams,
-        limits=DiskLimits(),
-        pin=partial(_make_immortal, instance.memory),
-    )
-    if ending.status != 0:
+    building = Building(_driver_file("driver.py").encode(), partial(_make_immortal, instance.memory))
+    ending = instance.run_job(job, call=call, streams=streams, limits=DiskLimits(), building=building)
+    if ending.status != 0 and not call.channel.report:
         reason = f"its interpreter does not start ({streams[2].text().strip() or ending.trap})"
         raise GuestRejected(guest.module, reason, remedy="use the guest of `sandbox warmup`")
     return call.channel.report

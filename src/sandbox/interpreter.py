@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sandbox.images import BASE_ENV, HAS_VALUE, OUT_OF_MEMORY, REPORT, SERVE
+from sandbox.images import BASE_ENV, HAS_VALUE, IMAGE_ENV, MARSHAL_VERSION, OUT_OF_MEMORY, REPORT
 from sandbox.scratch import scratch
 from sandbox.wasm.call import Call
 from sandbox.wasm.engine import watchdog
@@ -101,6 +101,7 @@ class Interpreter:
         self._policy = policy
         self._workspace = workspace
         self._host_only = host_only
+        self._lasting = lasting  # what it begins with may be other than the image's own
         self._call: Call | None = None
         self._interrupted = False
         self._instance = image.start(
@@ -140,7 +141,7 @@ class Interpreter:
         instance.set_fuel(policy.fuel_budget or 0)
         limits = DiskLimits(policy.disk_write_bytes, policy.workspace_max_bytes, policy.workspace_max_files)
         streams = request.stdin, stdout, stderr
-        ending = instance.run_job(self._job(request), SERVE, call=call, streams=streams, limits=limits)
+        ending = instance.run_job(self._job(request), call=call, streams=streams, limits=limits)
         verdict = self._verdict(ending, call.channel.report)
         return Outcome(
             verdict.exit_code,
@@ -162,16 +163,17 @@ class Interpreter:
         return self._instance.is_sound
 
     def _job(self, request: Request) -> bytes:
+        env = {**BASE_ENV, **self._policy.env}
         job: dict[str, Any] = {
             "kind": request.kind,
             "code": request.code,
             "args": request.args,
-            "env": {**BASE_ENV, **self._policy.env},
+            "env": None if not self._lasting and env == IMAGE_ENV else env,
             "streaming": request.on_output is not None,
             "renew": request.renew,
             "fed": not request.stdin.is_empty,
         }
-        return marshal.dumps(job, 2)  # a version that every guest reads
+        return marshal.dumps(job, MARSHAL_VERSION)
 
     def _verdict(self, ending: Ending, report: bytes) -> Verdict:
         """What the ending means; the report is the guest's word and no more."""
@@ -180,7 +182,7 @@ class Interpreter:
         if ending.exit_code is not None:
             return _exited(ending.exit_code)
         if len(report) < REPORT.size:
-            return Verdict(1)
+            return Verdict(ending.status or 0)
         exit_code, flags = REPORT.unpack_from(report)
         text = report[REPORT.size :].decode("utf-8", "replace")[:MOST_VALUE_CHARACTERS]
         stopped_by: StoppedBy | None = "memory" if flags & OUT_OF_MEMORY else None

@@ -32,13 +32,18 @@ def test_noise_on_the_channel_harms_nobody(box, code):
 
 
 @pytest.mark.parametrize(
-    ("report", "exit_code"),
-    [("struct.pack('<iB', 7, 0)", 7), ("struct.pack('<iB', -5, 255)", -5), ("b''", 1), ("b'xyz'", 1)],
+    ("report", "told"),
+    [
+        ("b''", (3, None, None)),
+        ("b'xyz'", (3, None, None)),
+        ("struct.pack('<iB', 7, 0)", (7, None, None)),
+        ("struct.pack('<iB', -5, 255)", (-5, "memory", "")),
+        ("struct.pack('<iB', 0, 2) + b'xyz'", (0, None, "xyz")),
+    ],
 )
-def test_a_false_report_tells_no_more_than_an_exit_code(box, report, exit_code):
-    code = f"import _host, struct, _sandbox_driver as d\nd.host_call = lambda r: _host.call(b'R' + {report})"
-    result = box.execute(code)
-    assert result.exit_code == exit_code
+def test_a_false_report_tells_no_more_than_an_ending_of_its_own(box, report, told):
+    result = box.execute(f"import _host, struct\n_host.call(b'R' + {report})\nraise SystemExit(3)")
+    assert (result.exit_code, result.stopped_by, result.value) == told
     assert result.files_created == []
     assert works(box)
 
@@ -55,9 +60,10 @@ def test_a_false_report_cannot_undo_an_exit(box):
 
 
 def test_the_job_says_nothing_of_the_host(box):
-    result = box.execute("import _host, marshal; print(sorted(marshal.loads(_host.call(b'J'))))")
+    seen = "import _sandbox_driver as d\nimport sys\nprint(sys._getframe(3).f_locals)"
+    result = box.execute(seen)
     assert str(box.workspace) not in result.stdout
-    assert "code" in result.stdout
+    assert "'code': b'import" in result.stdout, result
 
 
 @pytest.mark.parametrize(

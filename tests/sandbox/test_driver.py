@@ -6,7 +6,6 @@ import importlib.util
 import marshal
 import os
 import random
-import struct
 import subprocess
 import sys
 from functools import partial
@@ -112,7 +111,7 @@ def test_randomness_is_renewed(driver, monkeypatch):
     drawn = set()
     for _ in range(3):
         random.seed(1)
-        driver.renew({"env": {}})
+        driver.renew({"env": None})
         drawn.add(random.random())
     assert len(drawn) == 3
 
@@ -123,16 +122,18 @@ def test_the_code_gets_its_arguments(driver, monkeypatch):
     assert sys.argv == ["/app/user_code.py", "a", "b c"]
 
 
-def test_serving_takes_a_job_and_reports(driver):
-    asked = []
+def test_a_job_is_served_with_its_exit_code(driver):
+    assert driver.serve(marshal.dumps({"kind": "check", "code": b"x = = 1"}, 2)) == (1, False)
 
-    def host(request):
-        asked.append(request)
-        return marshal.dumps({"kind": "check", "code": b"x = = 1"}, 2) if request == b"J" else b""
 
-    driver.host_call = host
-    driver.serve()
-    assert asked == [b"J", b"R" + struct.pack("<iB", 1, 0)]
+def test_what_an_exit_code_cannot_say_is_reported(driver):
+    reported = []
+    driver.host_call = reported.append
+    driver.JOBS["answer"] = lambda _job: (0, 2, "a \ud800")
+    assert driver.serve(marshal.dumps({"kind": "answer"}, 2)) == (0, False)
+    driver.JOBS["answer"] = lambda _job: (-1, 0, "")
+    driver.serve(marshal.dumps({"kind": "answer"}, 2))
+    assert reported == [b"R\0\0\0\0\x02a \\ud800", b"R\xff\xff\xff\xff\0"]
 
 
 def test_without_a_host_there_is_no_channel(driver):

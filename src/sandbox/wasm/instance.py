@@ -19,8 +19,9 @@ from sandbox.wasm.lasting import LastingGate
 from sandbox.wasm.memory import Memory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
+    from sandbox.wasm.channel import Building
     from sandbox.wasm.descriptors import Mount
     from sandbox.wasm.names import HostOnlyNames
     from sandbox.wasm.openfiles import Streams
@@ -134,26 +135,25 @@ class Instance:
     def run_job(
         self,
         job: bytes,
-        source: bytes,
         *,
         call: Call,
         streams: Streams,
         limits: DiskLimits,
-        pin: Callable[[bytes], None] | None = None,
+        building: Building | None = None,
     ) -> Ending:
-        """Run a line of Python in the guest, which asks for `job` when it wants it."""
-        call.channel = Channel(job, self.memory, self.allocate, pin)
+        """Hand a job to the driver in the guest; to one that has none yet, a line of Python."""
+        call.channel = Channel(self.memory, self.allocate, building)
         call.gate = self.gate
         self.gate.begin(call, streams, limits)
         try:
             with call:
-                place = self.allocate(len(source))
+                place = self.allocate(len(job))
         except (wasmtime.Trap, wasmtime.WasmtimeError) as cause:  # less fuel than this takes
             self.is_sound = False
             return _trapped(cause)
-        if not place or not self.memory.write(place, source):
+        if not place or not self.memory.write(place, job):
             return Ending(stopped_by="memory")
-        return self.enter("turn", place, len(source), call=call)
+        return self.enter("turn", place, len(job), call=call)
 
     def allocate(self, size: int) -> int:
         """A place in guest memory, 0 where there is none; the guest frees it."""

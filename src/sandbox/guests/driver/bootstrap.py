@@ -10,5 +10,7 @@ sys.modules["_sandbox_driver"] = driver
 exec(compile(_host.call(b"J"), "<driver>", "exec", dont_inherit=True), driver.__dict__)
 driver.__dict__["host_call"] = _host.call
 
-# The guest's own loop parses its line anew each time; the driver serves whatever the line is.
-_reactor._run_turn = lambda _text, _name: driver.serve()
+
+# The guest calls this function with each line that the host hands in; from now on that is a job.
+_reactor.serve = driver.serve
+_reactor.turn.__code__ = (lambda source, _environ: serve(source)).__code__  # type: ignore[name-defined]  # noqa: F821 - above

@@ -23,6 +23,7 @@ from typing import Any
 
 CODE_PATH = "/app/user_code.py"
 SEED_BYTES = 32
+MOST_STATUS = 255  # that the guest's own export tells
 OUTPUT_LOST = 120  # CPython's exit code when its last output cannot be written
 MOST_VALUE_CHARACTERS = 10_000
 REMEMBERED_TURNS = 200  # whose source a traceback can show
@@ -75,12 +76,13 @@ def host_call(request: bytes) -> bytes:
     raise NotImplementedError(request)
 
 
-def serve() -> None:
-    """Ask for a job, do it, report."""
-    job = marshal.loads(host_call(b"J"))
+def serve(source: bytes) -> tuple[int, bool]:
+    """Do a job; its exit code, and that the guest stays. What that cannot say is reported first."""
+    job = marshal.loads(source)
     code, flags, value = JOBS[job["kind"]](job)
-    text = value.encode("utf-8", "backslashreplace")
-    host_call(b"R" + struct.pack("<iB", code, flags) + text)
+    if flags or not 0 <= code <= MOST_STATUS:
+        host_call(b"R" + struct.pack("<iB", code, flags) + value.encode("utf-8", "backslashreplace"))
+    return code, False
 
 
 def prepare(job: Job) -> Report:
@@ -92,6 +94,7 @@ def prepare(job: Job) -> Report:
             return 1, HAS_VALUE, f"{name}\n{type(error).__name__}: {error}"
     os.chdir(WORKSPACE)
     sys.path.insert(0, WORKSPACE)
+    set_environment(job["env"])
     rehearse()
     sys.path_importer_cache.clear()  # the folders that it remembers are not those of an execution
     linecache.clearcache()
@@ -113,7 +116,7 @@ def rehearse() -> None:
             job = {
                 "code": code,
                 "args": (),
-                "env": dict(os.environ),
+                "env": None,
                 "streaming": False,
                 "renew": True,
                 "fed": True,
@@ -292,14 +295,15 @@ def flush_output() -> bool:
 
 def renew(job: Job) -> None:
     """Give the interpreter its own randomness, environment and arguments."""
-    random.seed(os.urandom(SEED_BYTES))
+    random.seed(int.from_bytes(os.urandom(SEED_BYTES)))  # bytes would be hashed first
     legacy = sys.modules.get("numpy.random.mtrand")
-    if legacy is not None:
-        legacy.seed()
+    if legacy is not None:  # without a seed it would make one at twelve times the cost
+        legacy.seed(array.array("I", os.urandom(SEED_BYTES)))
     tempfile = sys.modules.get("tempfile")
     if tempfile is not None:
         tempfile.__dict__["_name_sequence"] = None
-    set_environment(job["env"])
+    if job["env"] is not None:  # else it is that of the image
+        set_environment(job["env"])
 
 
 def set_streams(job: Job) -> None:
