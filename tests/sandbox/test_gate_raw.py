@@ -21,7 +21,7 @@ CREATE, DIRECTORY, EXCLUSIVE, TRUNCATE = 1, 2, 4, 8
 READ, WRITE = 1 << 1, 1 << 6
 APP, TMP, DATA = 3, 4, 5
 EACCES, EBADF, EFAULT, EINVAL, EMFILE, ENAMETOOLONG, ENOENT, ENOSPC, EXDEV = 2, 8, 21, 28, 33, 37, 44, 51, 75
-ENOMEM = 48
+EBUSY, EEXIST, ENOMEM, ENOTDIR = 10, 20, 48, 54
 SECRET = "the host's own"
 
 NAMES = [
@@ -69,6 +69,7 @@ OTHER_ERRORS = {
     ("path_open", "/"),
     ("path_open", "//"),
     ("path_remove_directory", "folder/"),
+    ("path_remove_directory", "up/"),
     ("path_symlink", ""),
     *(("path_rename", name) for name in (".", "file/", "folder/..", "link/", "up/")),
 }
@@ -717,3 +718,31 @@ def test_a_hard_link_counts_as_bytes_of_the_workspace_and_not_as_written(gated):
         names = (*guest.text(source), APP, *guest.text(target, TEXT + 16))
         answers.append(guest.call("path_link", APP, 0, *names))
     assert answers == [0, ENOSPC, 0]
+
+
+# ---- names as Linux takes them
+
+
+@pytest.mark.parametrize("name", ["empty/.", "empty/./", "empty//.//", "to_empty/", "to_empty//"])
+def test_a_folder_is_neither_removed_nor_moved_from_inside_or_through_a_link(gated, name):
+    (gated.app / "empty").mkdir()
+    (gated.app / "to_empty").symlink_to("empty")
+    (gated.app / "other").mkdir()
+    guest = gated()
+    refused = {EBUSY, EINVAL, ENOTDIR}
+    assert guest.call("path_remove_directory", APP, *guest.text(name)) in refused
+    assert rename(guest, name, "moved") in refused
+    assert rename(guest, "other", name) in refused
+    assert guest.call("path_filestat_get", APP, 0, *guest.text(name), OUT) == 0
+    assert sorted(path.name for path in gated.app.iterdir() if path.is_dir()) == [
+        *("empty", "folder", "other", "to_empty")
+    ]
+
+
+def test_a_link_is_followed_unless_a_file_is_to_be_new(gated):
+    guest = gated()
+    assert guest.open("link", flags=EXCLUSIVE, rights=READ) >= 0
+    assert guest.open("link", flags=EXCLUSIVE | CREATE) == -EEXIST
+    assert guest.open("dangling", flags=EXCLUSIVE | CREATE) == -EEXIST
+    assert guest.open("dangling", flags=CREATE) >= 0
+    assert (gated.app / "nowhere").exists()

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 SUCCESS: Final = 0
 EACCES: Final = 2
 EBADF: Final = 8
+EBUSY: Final = 10
 EEXIST: Final = 20
 EFAULT: Final = 21
 EILSEQ: Final = 25
@@ -35,7 +36,7 @@ _OF_THE_HOST: Final = {
     errno.EACCES: EACCES,
     errno.EAGAIN: 6,
     errno.EBADF: EBADF,
-    errno.EBUSY: 10,
+    errno.EBUSY: EBUSY,
     errno.EDQUOT: 19,
     errno.EEXIST: EEXIST,
     errno.EFBIG: 22,

@@ -66,8 +66,8 @@ class Walk:
     def __exit__(self, *exc: object) -> None:
         self._change_folder(self._at.host)
 
-    def go(self, path: bytes, *, follow: bool) -> Self:
-        """Walk to the end of a path; `follow` says whether a link there is followed, too."""
+    def go(self, path: bytes, *, follow: bool, follow_slash: bool = True) -> Self:
+        """Walk to the end of a path; a link there is followed where `follow` or a slash behind it says so."""
         if not path:
             raise Refusal(abi.ENOENT)
         pending, links = self._parts(path, last=True), 0
@@ -83,7 +83,7 @@ class Walk:
                 if (
                     self.info is None
                     or not stat.S_ISLNK(self.info.st_mode)
-                    or not (follow or self.must_be_folder)
+                    or not (follow or (follow_slash and self.must_be_folder))
                 ):
                     break
                 self.name, links = b".", links + 1

@@ -25,6 +25,7 @@ MOST_PATH_BYTES = 4095  # as on Linux
 OPENABLE = (abi.DIRECTORY, abi.REGULAR_FILE, abi.SYMBOLIC_LINK)
 NEW_FILE_MODE = 0o666  # less what the host's umask takes away
 OPEN_FLAGS = abi.O_CREAT | abi.O_DIRECTORY | abi.O_EXCL | abi.O_TRUNC
+NEW_ONLY = abi.O_CREAT | abi.O_EXCL
 # Whatever is at a name by now, it is not followed, not waited for, and not inherited.
 _ALWAYS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _HOST_FLAGS = (
@@ -89,7 +90,7 @@ class Gate(OpenFiles):
             return abi.EINVAL
         creates, truncates = bool(oflags & abi.O_CREAT), bool(oflags & abi.O_TRUNC)
         changes = creates or truncates or bool(rights & abi.RIGHT_FD_WRITE)
-        follow = bool(lookup & abi.LOOKUP_FOLLOW) and not oflags & abi.O_EXCL
+        follow = bool(lookup & abi.LOOKUP_FOLLOW) and oflags & NEW_ONLY != NEW_ONLY
         hidden_error = abi.EACCES if creates else abi.ENOENT
         with self._walk(fd, changes=changes, hidden_error=hidden_error) as spot:
             name = self._name(path, length)
@@ -212,7 +213,7 @@ class Gate(OpenFiles):
 
     def path_unlink_file(self, fd: int, path: int, length: int) -> int:
         with self._walk(fd, changes=True) as spot:
-            spot.go(self._name(path, length), follow=False)
+            spot.go(self._name(path, length), follow=False, follow_slash=False)
             self._allow_report(fd, spot)
             os.unlink(spot.name, dir_fd=spot.folder)
             self._removed(fd, spot, reported=True)
@@ -220,7 +221,10 @@ class Gate(OpenFiles):
 
     def path_remove_directory(self, fd: int, path: int, length: int) -> int:
         with self._walk(fd, changes=True) as spot:
-            spot.go(self._name(path, length), follow=False)
+            name = self._name(path, length)
+            spot.go(name, follow=False, follow_slash=False)
+            if _ends_with_dot(name):
+                return abi.EINVAL
             os.rmdir(spot.name, dir_fd=spot.folder)
             self._removed(fd, spot, reported=False)
         return abi.SUCCESS
@@ -234,10 +238,13 @@ class Gate(OpenFiles):
 
     def path_rename(self, old_fd: int, old: int, old_size: int, fd: int, path: int, length: int) -> int:
         with self._pair(old_fd, fd) as (source, target):
-            source.go(self._name(old, old_size), follow=False)
-            target.go(self._name(path, length), follow=False)
+            names = self._name(old, old_size), self._name(path, length)
+            source.go(names[0], follow=False, follow_slash=False)
+            target.go(names[1], follow=False, follow_slash=False)
             if source.info is None:
                 return abi.ENOENT
+            if any(map(_ends_with_dot, names)):
+                return abi.EBUSY
             if target.must_be_folder and abi.kind_of(source.info) != abi.DIRECTORY:
                 return abi.ENOTDIR
             _refuse_foreign(target.name)
@@ -355,6 +362,12 @@ def _kept(rights: int) -> int:
     """All rights but those to read or to write that were not asked for."""
     asked = rights & (abi.RIGHT_FD_READ | abi.RIGHT_FD_WRITE)
     return abi.ALL_RIGHTS & ~(abi.RIGHT_FD_READ | abi.RIGHT_FD_WRITE) | asked
+
+
+def _ends_with_dot(path: bytes) -> bool:
+    """Whether a path names a folder from inside, where it is neither removed nor moved."""
+    path = path.rstrip(b"/")
+    return path == b"." or path.endswith(b"/.")
 
 
 def _refuse_foreign(name: bytes) -> None:
