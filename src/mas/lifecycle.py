@@ -221,7 +221,8 @@ def _refuse_second_legacy(place: Place) -> None:
         tag, _, session_id = session.run.partition(":")
         mine = tag == place.root_tag
         if session.name == name or (mine and session_id in legacy):
-            raise LegacyRunning(session.name, session_id if mine else None, elsewhere=not mine)
+            elsewhere = bool(tag) and not mine  # a person's own session has no tag at all
+            raise LegacyRunning(session.name, session_id if mine else None, elsewhere=elsewhere)
 
 
 def _choose_id(place: Place, known: Iterable[str], wanted: str | None) -> str:

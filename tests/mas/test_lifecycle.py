@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mas.config import default_team
-from mas.errors import LegacyRunning, TmuxFailed, TmuxMissing, WorkspaceFailed
+from mas.errors import LegacyRunning, TemplateUnusable, TmuxFailed, TmuxMissing, WorkspaceFailed
 from mas.runs import Runs
 
 
@@ -62,7 +62,7 @@ def test_a_server_that_cannot_start_leaves_nothing(site, team, mode, tmp_path, m
     break_tmux(tmp_path, monkeypatch, f'{answers} && exec $REAL "$@"; echo broken >&2; exit 1')
     with pytest.raises(TmuxFailed) as refused:
         site.runs.create(team(mode=mode))
-    assert str(refused.value) == "tmux new-session failed: broken"
+    assert (refused.value.command, refused.value.reason) == ("new-session", "broken")
     assert everything(site) == NOTHING
     assert not (site.root / "unit").exists()
     assert not (site.root / "workflows").exists()
@@ -103,7 +103,7 @@ def test_tmux_that_fails_half_way_leaves_nothing(make_site, tmp_path, monkeypatc
 def test_templates_that_cannot_be_copied_leave_nothing(site, team):
     (site.root / "unit" / "10").mkdir(parents=True)
     os.mkfifo(site.root / "unit" / "10" / "pipe")
-    with pytest.raises(WorkspaceFailed):
+    with pytest.raises(TemplateUnusable):
         site.runs.create(team())
     assert everything(site) == NOTHING
 
