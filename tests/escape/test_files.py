@@ -4,7 +4,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+
+import pytest
 
 from sandbox import create_session_sandbox
 
@@ -76,3 +80,86 @@ def test_a_file_with_the_number_of_a_stream_is_never_that_stream(tmp_path):
         code = "try: print(os.read(0, 9))\nexcept OSError as error: print(error)"
         assert session.execute(code, stdin="for whoever reads it").stdout == "[Errno 8] Bad file descriptor\n"
         assert session.execute("os.close(0)\nprint(open('y', 'w').fileno())").stdout == "0\n"
+
+
+PROGRAM = """
+import os, random, stat
+chance = random.Random(SEED)
+files, folders = [], []
+
+def path():
+    name = '/'.join(chance.choice('abcd') for _ in range(chance.choice([1, 1, 2, 3])))
+    return chance.choice(['', '', './', 'a/../']) + name
+
+def at():
+    return chance.choice([None, *folders])
+
+def open_one():
+    flags = chance.choice([os.O_WRONLY | os.O_TRUNC, os.O_RDWR, os.O_RDWR | os.O_APPEND, os.O_RDONLY])
+    flags |= chance.choice([0, os.O_CREAT, os.O_CREAT | os.O_EXCL, os.O_NOFOLLOW])
+    fd = os.open(path(), flags, dir_fd=at())
+    (folders if stat.S_ISDIR(os.fstat(fd).st_mode) else files).append(fd)
+
+def kind():
+    info = os.stat(path(), dir_fd=at(), follow_symlinks=chance.random() < .5)
+    return stat.S_IFMT(info.st_mode), info.st_size if stat.S_ISREG(info.st_mode) else None
+
+ACTS = [
+    open_one, open_one, open_one, kind,
+    lambda: os.write(chance.choice(files), b'some'),
+    lambda: os.pwrite(chance.choice(files), b'more', chance.choice([0, 50])),
+    lambda: os.read(chance.choice(files), 9),
+    lambda: os.lseek(chance.choice(files), chance.choice([-5, 0, 30]), chance.choice([0, 1, 2])),
+    lambda: os.ftruncate(chance.choice(files), chance.choice([0, 2, 40])),
+    lambda: os.truncate(path(), 7),
+    lambda: os.close(files.pop(0)),
+    lambda: os.close(folders.pop(0)),
+    lambda: os.mkdir(path(), dir_fd=at()), lambda: os.mkdir(path(), dir_fd=at()),
+    lambda: os.unlink(path(), dir_fd=at()),
+    lambda: os.rmdir(path(), dir_fd=at()),
+    lambda: os.rename(path(), path(), src_dir_fd=at(), dst_dir_fd=at()),
+    lambda: os.rename(path(), path()),
+    lambda: os.link(path(), path()),
+    lambda: os.symlink(chance.choice(['a', 'b/c', 'nothing']), path(), dir_fd=at()),
+    lambda: os.readlink(path(), dir_fd=at()),
+    lambda: sorted(os.listdir(path())),
+    lambda: os.utime(path(), (5, 7)),
+]
+for _ in range(150):
+    act = chance.randrange(len(ACTS))
+    try: print(act, ACTS[act]())
+    except OSError: print(act, 'refused')
+    except IndexError: print(act, 'nothing is open')
+"""
+
+
+def contents(folder):
+    """What each file and link below a folder holds; whether it has other names, too."""
+    found = {}
+    for path in folder.rglob("*"):
+        if path.is_symlink() or path.is_file():
+            held = os.readlink(path) if path.is_symlink() else path.read_bytes()
+            found[str(path.relative_to(folder))] = held, path.lstat().st_nlink > 1
+    found.pop("user_code.py", None)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(400 if os.environ.get("SANDBOX_SOAK") else 20))
+def test_any_program_does_to_files_what_it_does_on_the_host_and_all_is_told(box, tmp_path, seed):
+    native = tmp_path / "native"
+    native.mkdir()
+    before = {}
+    for number in (2 * seed, 2 * seed + 1):
+        code = PROGRAM.replace("SEED", str(number))
+        (native / "user_code.py").write_text(code)
+        done = subprocess.run([sys.executable, "user_code.py"], cwd=native, capture_output=True, text=True)
+        result = box.execute(code)
+        assert result.stdout.splitlines() == done.stdout.splitlines()
+        after = contents(box.workspace)
+        assert after == contents(native)
+        assert result.files_created == sorted(after.keys() - before.keys())
+        assert result.files_deleted == sorted(before.keys() - after.keys())
+        linked = {name for found in (before, after) for name, (_, others) in found.items() if others}
+        changed = {name for name in after.keys() - linked if after[name] != before.get(name)}
+        assert changed <= set(result.files_modified) <= after.keys()
+        before = after

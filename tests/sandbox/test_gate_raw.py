@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import random
 import resource
 import struct
 import time
 
 import pytest
 
+from sandbox.wasm import abi
 from sandbox.wasm.quota import NODE_BYTES, DiskLimits, measure
 
 TEXT, OUT = 0x1000, 0x2000
@@ -746,3 +748,88 @@ def test_a_link_is_followed_unless_a_file_is_to_be_new(gated):
     assert guest.open("dangling", flags=EXCLUSIVE | CREATE) == -EEXIST
     assert guest.open("dangling", flags=CREATE) >= 0
     assert (gated.app / "nowhere").exists()
+
+
+# ---- anything at all
+
+
+EDGES = [
+    0,
+    1,
+    2,
+    7,
+    24,
+    99,
+    4095,
+    4096,
+    END - 1,
+    END,
+    1 << 31,
+    ALL,
+    1 << 62,
+    (1 << 63) - 1,
+    1 << 63,
+    (1 << 64) - 1,
+]
+ODD_NAMES = [
+    *NAMES[:24],
+    ".metadata.json",
+    b"\xff",
+    b"bad\xff",
+    "new",
+    "new/.",
+    "loop/x",
+    "pipe",
+    "../" * 900,
+]
+
+
+def any_arguments(chance, guest, signature):
+    """Numbers that mean something now and then: open files, names, lists of buffers, flags."""
+    name = chance.choice(ODD_NAMES)
+    address, length = guest.text(name)
+    guest.put(OUT, struct.pack("<IIII", TEXT, chance.choice([0, 4, 900]), TEXT, chance.choice([0, 1, END])))
+    useful = [
+        APP,
+        TMP,
+        DATA,
+        6,
+        7,
+        8,
+        address,
+        length,
+        OUT,
+        OUT + 64,
+        READ | WRITE,
+        CREATE,
+        TRUNCATE | CREATE,
+    ]
+    numbers = [chance.choice(EDGES if chance.random() < 0.3 else useful) for _ in signature]
+    place = next((at for at in (1, 2) if signature[at : at + 2] == "ii"), None)
+    if place and chance.random() < 0.8:
+        numbers[0], numbers[place : place + 2] = chance.choice(useful[:6]), (address, length)
+    return numbers
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_numbers_are_answered_and_leave_nothing_open(gated, seed):
+    (gated.app / ".metadata.json").write_text(SECRET)
+    (gated.app.parent / "outside").write_text(SECRET)
+    (gated.app / "loop").symlink_to("loop/..")
+    os.mkfifo(gated.app / "pipe")
+    chance, calls = random.Random(seed), [*abi.SIGNATURES.items()]
+    calls = [call for call in calls if call[0].startswith(("fd_", "path_"))]
+    before = len(os.listdir("/proc/self/fd"))
+    guest = gated(limits=DiskLimits(write_bytes=1 << 20, workspace_bytes=1 << 18, workspace_files=40))
+    for _ in range(3000):
+        function, signature = chance.choice(calls)
+        if function != "fd_close" or chance.random() < 0.2:
+            answer = guest.call(function, *any_arguments(chance, guest, signature))
+            assert answer != "trap", (function, guest.ending)
+    assert SECRET.encode() not in guest.get(0, END)
+    assert len(os.listdir("/proc/self/fd")) <= before + 3 + 8
+    guest.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert (gated.app / ".metadata.json").read_text() == SECRET
+    assert [path.name for path in gated.data.iterdir()] == ["known"]
+    assert sorted(path.name for path in gated.app.parent.iterdir()) == ["app", "data", "outside", "tmp"]
