@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import os
 import platform
 import shutil
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Finding", "examine"]
 
-OPENAT2 = 437  # the number of this call is the same on every architecture
 MEGABYTE = 1_000_000
 
 
@@ -97,8 +94,16 @@ def _images(cache: Cache | None) -> Finding:
         entry.name: {"preload": _preload_of(cache.path / entry.name), "size_bytes": entry.size_bytes}
         for entry in images
     }
-    lines = sorted(f"{image['preload']} ({image['size_bytes'] // MEGABYTE} MB)" for image in details.values())
+    sizes: dict[str, list[int]] = {}
+    for image in details.values():
+        sizes.setdefault(image["preload"], []).append(image["size_bytes"])
+    lines = [f"{preload}: {_amount(sizes[preload])}" for preload in sorted(sizes)]
     return Finding("images", "\n".join(lines) or "none yet: `sandbox warmup` makes one", details=details)
+
+
+def _amount(sizes: list[int]) -> str:
+    size = f"{sum(sizes) // MEGABYTE} MB"
+    return size if len(sizes) == 1 else f"{size} in {len(sizes)} images"
 
 
 def _preload_of(path: Path) -> str:
@@ -114,7 +119,6 @@ def _preload_of(path: Path) -> str:
 def _kernel() -> Finding:
     features = {
         "memfd_create": _has_memfd(),
-        "openat2": _has_openat2(),
         "pidfd_open": _has_pidfd(),
         "pagemap": Path("/proc/self/pagemap").exists(),
     }
@@ -131,15 +135,6 @@ def _has_memfd() -> bool:
     except (AttributeError, OSError):
         return False
     return True
-
-
-def _has_openat2() -> bool:
-    """Ask with arguments that are wrong in any case: only an unknown call answers ENOSYS."""
-    if platform.system() != "Linux":
-        return False
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.syscall(OPENAT2, -1, None, None, 0)
-    return ctypes.get_errno() != errno.ENOSYS
 
 
 def _has_pidfd() -> bool:

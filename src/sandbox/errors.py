@@ -56,7 +56,8 @@ class PolicyValidationError(SandboxError, ValueError):
 
     def __init__(self, field: str, value: object, rule: str) -> None:
         self.field, self.value, self.rule = field, value, rule
-        super().__init__(f"policy field {field!r} is {value!r}: {rule}")
+        what = "policy" if field == "policy" else f"policy field {field!r} is"  # its file, or a field of it
+        super().__init__(f"{what} {value!r}: {rule}")
 
 
 class GuestUnavailable(SandboxError, FileNotFoundError):

@@ -92,9 +92,9 @@ def load_policy(path: str | Path) -> ExecutionPolicy:
     except FileNotFoundError:
         return ExecutionPolicy()
     except UnicodeDecodeError as error:
-        raise PolicyValidationError("policy", str(path), f"is not UTF-8 text: {error}") from None
+        raise PolicyValidationError("policy", str(path), f"the file is not UTF-8 text: {error}") from None
     try:
         fields = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise PolicyValidationError("policy", str(path), f"is not valid TOML: {error}") from None
+        raise PolicyValidationError("policy", str(path), f"the file is not valid TOML: {error}") from None
     return ExecutionPolicy(**fields)

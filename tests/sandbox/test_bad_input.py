@@ -286,7 +286,7 @@ def test_a_policy_cannot_be_changed():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("fuel_budget = ", "is not valid TOML"),
+        ("fuel_budget = ", r"policy '.*policy\.toml': the file is not valid TOML"),
         ("fuel_budget = -1", "policy field 'fuel_budget' is -1"),
         ("nonsense = 1", "there is no such field"),
         ("[env]\nA = 1", "policy field 'env.A' is 1"),
