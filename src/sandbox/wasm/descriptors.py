@@ -51,17 +51,23 @@ class Descriptors:
         self._lowest = STREAMS + len(mounts)
         self._most = self._lowest + most_opened
         self._first_opened = self._lowest
-        try:
-            for number, mount in enumerate(mounts, STREAMS):
-                host = os.open(mount.host_path, _FOLDER)
-                self._held[number] = Descriptor(abi.DIRECTORY, host, mount, granted=True)
-        except OSError:
-            self.close()
-            raise
+        for number, mount in enumerate(mounts, STREAMS):
+            # Most executions never look at the other folders, so those are opened when one does.
+            host = os.open(mount.host_path, _FOLDER) if mount.journaled else -1
+            self._held[number] = Descriptor(abi.DIRECTORY, host, mount, granted=True)
 
     def get(self, number: int) -> Descriptor | None:
-        """What is held under a number."""
+        """What is held under a number; a folder that was granted may not be open yet."""
         return self._held.get(number)
+
+    def any(self, number: int) -> Descriptor:
+        """What is held under a number; refused where nothing is."""
+        held = self._held.get(number)
+        if held is None:
+            raise Refusal(abi.EBADF)
+        if held.host < 0 and held.granted and held.mount is not None:
+            held.host = os.open(held.mount.host_path, _FOLDER)
+        return held
 
     def file(self, number: int) -> Descriptor:
         """An open file; refused for anything else."""
@@ -72,9 +78,9 @@ class Descriptors:
 
     def folder(self, number: int) -> Descriptor:
         """An open folder; refused for anything else."""
-        held = self._held.get(number)
-        if held is None or held.kind != abi.DIRECTORY:
-            raise Refusal(abi.ENOTDIR if held is not None and held.kind == abi.REGULAR_FILE else abi.EBADF)
+        held = self.any(number)
+        if held.kind != abi.DIRECTORY:
+            raise Refusal(abi.ENOTDIR if held.kind == abi.REGULAR_FILE else abi.EBADF)
         return held
 
     def __iter__(self) -> Iterator[Descriptor]:

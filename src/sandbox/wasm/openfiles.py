@@ -64,7 +64,7 @@ class OpenFiles:
         return abi.SUCCESS if self._held.remove(fd) else abi.EBADF
 
     def fd_fdstat_get(self, fd: int, out: int) -> int:
-        held = self._any(fd)
+        held = self._held.any(fd)
         return self._answer(abi.FDSTAT, out, held.kind, held.flags, held.rights, abi.ALL_RIGHTS)
 
     def fd_fdstat_set_flags(self, fd: int, flags: int) -> int:
@@ -77,7 +77,7 @@ class OpenFiles:
         return abi.SUCCESS
 
     def fd_filestat_get(self, fd: int, out: int) -> int:
-        held = self._any(fd)
+        held = self._held.any(fd)
         info = (0, 0, abi.UNKNOWN, 0, 0, 0, 0, 0) if held.host < 0 else abi.filestat(os.fstat(held.host))
         return self._answer(abi.FILESTAT, out, *info)
 
@@ -92,7 +92,7 @@ class OpenFiles:
         return abi.SUCCESS
 
     def fd_filestat_set_times(self, fd: int, accessed: int, modified: int, which: int) -> int:
-        held = self._any(fd)
+        held = self._held.any(fd)
         if held.mount is None:
             return abi.EBADF
         if not held.mount.writable:
@@ -134,7 +134,7 @@ class OpenFiles:
         return abi.SUCCESS
 
     def fd_sync(self, fd: int) -> int:
-        held = self._any(fd)
+        held = self._held.any(fd)
         if held.host >= 0:
             os.fsync(held.host)
         return abi.SUCCESS
@@ -221,12 +221,6 @@ class OpenFiles:
             raise Refusal(abi.EFAULT)
         views = (self._memory.view(*buffer) for buffer in buffers)
         return [view for view in views if view]
-
-    def _any(self, fd: int) -> Descriptor:
-        held = self._held.get(fd)
-        if held is None:
-            raise Refusal(abi.EBADF)
-        return held
 
     def _answer(self, layout: Struct, out: int, *values: int) -> int:
         return abi.SUCCESS if self._memory.pack(layout, out, *values) else abi.EFAULT
