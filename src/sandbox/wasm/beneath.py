@@ -31,11 +31,11 @@ class Walk:
     """
 
     __slots__ = (
-        "_at",
         "_hidden_error",
         "_hides",
         "_keep_going",
         "_names",
+        "at",
         "folder",
         "info",
         "must_be_folder",
@@ -50,7 +50,7 @@ class Walk:
         hidden_error: int,
         keep_going: Callable[[], object],
     ) -> None:
-        self._at = at
+        self.at = at
         self._hides = hides
         self._hidden_error = hidden_error
         self._keep_going = keep_going
@@ -64,7 +64,7 @@ class Walk:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._change_folder(self._at.host)
+        self._change_folder(self.at.host)
 
     def go(self, path: bytes, *, follow: bool, follow_slash: bool = True) -> Self:
         """Walk to the end of a path; a link there is followed where `follow` or a slash behind it says so."""
@@ -98,10 +98,10 @@ class Walk:
 
     def path(self) -> str | None:
         """Where that is in the mount, for the report; None where that cannot be told."""
-        if self._at.path is None:
+        if self.at.path is None:
             return None
         names = self._names if self.name == b"." else [*self._names, self.name]
-        path = posixpath.join(self._at.path, b"/".join(names).decode("utf-8", "replace"))
+        path = posixpath.join(self.at.path, b"/".join(names).decode("utf-8", "replace"))
         return path.rstrip("/") if len(path) <= LONGEST_PATH else None
 
     def _parts(self, path: bytes, *, last: bool) -> list[bytes]:
@@ -134,7 +134,7 @@ class Walk:
             raise Refusal(abi.EPERM)
         names = self._names[:-1]
         self._names = []
-        self._change_folder(self._at.host)
+        self._change_folder(self.at.host)
         for name in names:
             self._keep_going()
             self._change_folder(os.open(name, _STEP, dir_fd=self.folder))
@@ -142,7 +142,7 @@ class Walk:
 
     def _change_folder(self, folder: int) -> None:
         before, self.folder = self.folder, folder
-        if before != self._at.host:
+        if before != self.at.host:
             os.close(before)
 
 

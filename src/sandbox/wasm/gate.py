@@ -98,28 +98,28 @@ class Gate(OpenFiles):
                 return abi.EISDIR
             spot.go(name, follow=follow)
             new = creates and spot.info is None
-            self._allow_open(fd, spot, new=new, changes=changes)
-            held = self._open(fd, spot, oflags, rights, fdflags)
+            self._allow_open(spot, new=new, changes=changes)
+            held = self._open(spot, oflags, rights, fdflags)
             self._opened(held, new=new, truncates=truncates)
             return self._answer(abi.U32, out, self._held.add(held))
 
-    def _allow_open(self, fd: int, spot: Walk, *, new: bool, changes: bool) -> None:
+    def _allow_open(self, spot: Walk, *, new: bool, changes: bool) -> None:
         if self._held.is_full:
             raise Refusal(abi.EMFILE)
         if spot.info is not None and abi.kind_of(spot.info) not in OPENABLE:
             raise Refusal(abi.EACCES)  # a FIFO would block the host, a device is nobody's business
         if new:
-            self._claim(fd, spot)
+            self._claim(spot)
         elif changes:
-            self._allow_report(fd, spot)
+            self._allow_report(spot)
 
-    def _open(self, fd: int, spot: Walk, oflags: int, rights: int, fdflags: int) -> Descriptor:
+    def _open(self, spot: Walk, oflags: int, rights: int, fdflags: int) -> Descriptor:
         host = os.open(spot.name, _host_flags(oflags, rights, fdflags), NEW_FILE_MODE, dir_fd=spot.folder)
         kind = abi.kind_of(os.fstat(host))
         if kind not in (abi.DIRECTORY, abi.REGULAR_FILE):  # it has become something else just now
             os.close(host)
             raise Refusal(abi.EACCES)
-        return Descriptor(kind, host, self._held.folder(fd).mount, spot.path(), _kept(rights), fdflags)
+        return Descriptor(kind, host, spot.at.mount, spot.path(), _kept(rights), fdflags)
 
     def _opened(self, held: Descriptor, *, new: bool, truncates: bool) -> None:
         if new:
@@ -143,7 +143,7 @@ class Gate(OpenFiles):
                 return abi.ENOENT
             times = new_times(spot.info, accessed, modified, which)
             os.utime(spot.name, ns=times, dir_fd=spot.folder, follow_symlinks=False)
-            self.touched_tmp |= not self._in_workspace(fd)
+            self.touched_tmp |= not _in_workspace(spot.at.mount)
         return abi.SUCCESS
 
     def path_readlink(self, fd: int, path: int, length: int, buffer: int, size: int, used: int) -> int:
@@ -160,9 +160,9 @@ class Gate(OpenFiles):
     def path_create_directory(self, fd: int, path: int, length: int) -> int:
         with self._walk(fd, changes=True, hidden_error=abi.EACCES) as spot:
             name = self._name(path, length)
-            self._claim(fd, spot.go(name.rstrip(b"/") or name, follow=False))
+            self._claim(spot.go(name.rstrip(b"/") or name, follow=False))
             os.mkdir(spot.name, dir_fd=spot.folder)
-            self._made(self._held.folder(fd).mount, None)
+            self._made(spot.at.mount, None)
         return abi.SUCCESS
 
     def path_symlink(self, target: int, size: int, fd: int, path: int, length: int) -> int:
@@ -172,9 +172,9 @@ class Gate(OpenFiles):
                 return abi.EPERM
             if self._hides(text):
                 return abi.EACCES
-            self._claim(fd, spot.go(self._name(path, length), follow=False), size=size)
+            self._claim(spot.go(self._name(path, length), follow=False), size=size)
             os.symlink(text, spot.name, dir_fd=spot.folder)
-            self._made(self._held.folder(fd).mount, spot.path())
+            self._made(spot.at.mount, spot.path())
         return abi.SUCCESS
 
     def path_link(
@@ -185,20 +185,20 @@ class Gate(OpenFiles):
             spot.go(self._name(path, length), follow=False)
             if source.info is None:
                 return abi.ENOENT
-            self._claim(fd, spot, linked=source.info.st_size)
+            self._claim(spot, linked=source.info.st_size)
             folders = {"src_dir_fd": source.folder, "dst_dir_fd": spot.folder}
             os.link(source.name, spot.name, **folders, follow_symlinks=False)
-            self._made(self._held.folder(fd).mount, spot.path())
+            self._made(spot.at.mount, spot.path())
         return abi.SUCCESS
 
-    def _claim(self, fd: int, spot: Walk, *, size: int = 0, linked: int = 0) -> None:
+    def _claim(self, spot: Walk, *, size: int = 0, linked: int = 0) -> None:
         """Have a new name for so many bytes; refused where something is there already, or no room."""
         if spot.info is not None:
             raise Refusal(abi.EEXIST)
         if spot.must_be_folder:
             raise Refusal(abi.ENOENT)
         _refuse_foreign(spot.name)
-        in_workspace = self._in_workspace(fd)
+        in_workspace = _in_workspace(spot.at.mount)
         if in_workspace and self.journal.is_full:
             self._quota.exceeded = True
             raise Refusal(abi.ENOSPC)
@@ -206,7 +206,7 @@ class Gate(OpenFiles):
             raise Refusal(abi.ENOSPC)
 
     def _made(self, mount: Mount | None, path: str | None) -> None:
-        if mount is None or not mount.journaled:
+        if not _in_workspace(mount):
             self.touched_tmp = True
         elif path:
             self.journal.wrote(path, existed=False)
@@ -214,9 +214,9 @@ class Gate(OpenFiles):
     def path_unlink_file(self, fd: int, path: int, length: int) -> int:
         with self._walk(fd, changes=True) as spot:
             spot.go(self._name(path, length), follow=False, follow_slash=False)
-            self._allow_report(fd, spot)
+            self._allow_report(spot)
             os.unlink(spot.name, dir_fd=spot.folder)
-            self._removed(fd, spot, reported=True)
+            self._removed(spot, reported=True)
         return abi.SUCCESS
 
     def path_remove_directory(self, fd: int, path: int, length: int) -> int:
@@ -226,14 +226,14 @@ class Gate(OpenFiles):
             if _ends_with_dot(name):
                 return abi.EINVAL
             os.rmdir(spot.name, dir_fd=spot.folder)
-            self._removed(fd, spot, reported=False)
+            self._removed(spot, reported=False)
         return abi.SUCCESS
 
-    def _removed(self, fd: int, spot: Walk, *, reported: bool) -> None:
-        mount, path = self._held.folder(fd).mount, spot.path()
+    def _removed(self, spot: Walk, *, reported: bool) -> None:
+        mount, path = spot.at.mount, spot.path()
         if path:
             self._unname(mount, path)
-            if reported and mount is not None and mount.journaled:
+            if reported and _in_workspace(mount):
                 self.journal.removed(path)
 
     def path_rename(self, old_fd: int, old: int, old_size: int, fd: int, path: int, length: int) -> int:
@@ -248,11 +248,10 @@ class Gate(OpenFiles):
             if target.must_be_folder and abi.kind_of(source.info) != abi.DIRECTORY:
                 return abi.ENOTDIR
             _refuse_foreign(target.name)
-            mount = self._held.folder(fd).mount
-            files = self._files_of(source, target) if mount is not None and mount.journaled else []
+            files = self._files_of(source, target) if _in_workspace(target.at.mount) else []
             os.rename(source.name, target.name, src_dir_fd=source.folder, dst_dir_fd=target.folder)
             if target.info is None or not os.path.samestat(source.info, target.info):
-                self._renamed(mount, source, target, files)
+                self._renamed(source, target, files)
         return abi.SUCCESS
 
     def _files_of(self, source: Walk, target: Walk) -> list[str]:
@@ -306,15 +305,11 @@ class Gate(OpenFiles):
         self.denied |= hidden
         return hidden
 
-    def _allow_report(self, fd: int, spot: Walk) -> None:
+    def _allow_report(self, spot: Walk) -> None:
         """A change that cannot be told is not made."""
-        if self.journal.is_full and spot.path() not in self.journal and self._in_workspace(fd):
+        if self.journal.is_full and spot.path() not in self.journal and _in_workspace(spot.at.mount):
             self._quota.exceeded = True
             raise Refusal(abi.ENOSPC)
-
-    def _in_workspace(self, fd: int) -> bool:
-        mount = self._held.folder(fd).mount
-        return mount is not None and mount.journaled
 
     def _unname(self, mount: Mount | None, path: str) -> None:
         """What is still open under a name that is gone is written to without a trace in the report."""
@@ -322,8 +317,8 @@ class Gate(OpenFiles):
             if held.path == path and held.mount is mount:
                 held.path = None
 
-    def _renamed(self, mount: Mount | None, source: Walk, target: Walk, files: list[str]) -> None:
-        old, new = source.path(), target.path()
+    def _renamed(self, source: Walk, target: Walk, files: list[str]) -> None:
+        mount, old, new = target.at.mount, source.path(), target.path()
         if new:
             self._unname(mount, new)
         for end in files:
@@ -331,6 +326,10 @@ class Gate(OpenFiles):
         for held in self._held:
             if held.path and old and held.mount is mount and f"{held.path}/".startswith(f"{old}/"):
                 held.path = _told(new, held.path[len(old) :])
+
+
+def _in_workspace(mount: Mount | None) -> bool:
+    return mount is not None and mount.journaled
 
 
 def _told(path: str | None, end: str) -> str | None:
