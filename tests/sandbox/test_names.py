@@ -21,20 +21,20 @@ CASES = st.lists(st.booleans(), min_size=14, max_size=14)
 def test_the_name_is_hidden_in_any_case_at_any_depth_with_anything_behind_it(upper, rest, folders):
     name = "".join(c.upper() if up else c for c, up in zip(HOST_ONLY_PREFIX, upper, strict=True))
     path = "/".join([*folders, name + rest])
-    assert HIDDEN.hide(path.encode())
-    assert HIDDEN.hide(f"{path}/below".encode())
+    assert HIDDEN.hides(path.encode())
+    assert HIDDEN.hides(f"{path}/below".encode())
 
 
 @given(st.text("abcdefgh./-_ 0123", max_size=30))
 def test_other_names_are_free(path):
-    assert not HIDDEN.hide(path.encode())
+    assert not HIDDEN.hides(path.encode())
 
 
 def test_further_names_are_hidden_whole_and_only_whole():
-    assert HIDDEN.hide(b"sub/CONFIG.json")
-    assert HIDDEN.hide(b".Session")
-    assert not HIDDEN.hide(b"config.json.bak")
-    assert not HIDDEN.hide(b"my.session")
+    assert HIDDEN.hides(b"sub/CONFIG.json")
+    assert HIDDEN.hides(b".Session")
+    assert not HIDDEN.hides(b"config.json.bak")
+    assert not HIDDEN.hides(b"my.session")
 
 
 @given(
@@ -45,9 +45,9 @@ def test_further_names_are_hidden_whole_and_only_whole():
 )
 def test_what_some_file_systems_ignore_in_a_name_does_not_uncover_it(place, ignored):
     for name in (HOST_ONLY_PREFIX, ".session"):
-        assert HIDDEN.hide((name[:place] + ignored + name[place:]).encode())
+        assert HIDDEN.hides((name[:place] + ignored + name[place:]).encode())
 
 
 @given(st.binary(max_size=40))
 def test_any_bytes_get_an_answer(path):
-    assert HIDDEN.hide(path) in (True, False)
+    assert HIDDEN.hides(path) in (True, False)

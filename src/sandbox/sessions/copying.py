@@ -131,14 +131,14 @@ class _Copy:
             tree.closing_fd(tree.descend(self.root_fd, self.parts, make=True)) as top_fd,
             closing(_Followed(top_fd)) as target,
         ):
-            for folder in tree.walk(source_fd, skip=hidden.hide_name):
+            for folder in tree.walk(source_fd, skip=hidden.hides_name):
                 self.left_out += ["/".join((*folder.parts, name)) for name in folder.links + folder.others]
                 self._files(folder, target.go_to(folder.parts), hidden)
 
     def _files(self, folder: tree.Folder, target_fd: int, hidden: HostOnlyNames) -> None:
         for entry in folder.files:
             path = (*folder.parts, entry.name)
-            if hidden.hide_name(entry.name):
+            if hidden.hides_name(entry.name):
                 self.left_out.append("/".join(path))
                 continue
             try:

@@ -185,9 +185,9 @@ def explaining(path: SessionPath) -> Iterator[None]:
 
 
 def _visible_files(session: OpenSession) -> Iterator[tuple[str, ...]]:
-    for folder in tree.walk(session.fd, skip=session.hidden.hide_name):
+    for folder in tree.walk(session.fd, skip=session.hidden.hides_name):
         for entry in folder.files:
-            if not session.hidden.hide_name(entry.name):
+            if not session.hidden.hides_name(entry.name):
                 yield (*folder.parts, entry.name)
 
 

@@ -30,7 +30,7 @@ def split_path(path: SessionPath, hidden: HostOnlyNames = _ALWAYS_HIDDEN) -> tup
     parts = tuple(part for part in text.split("/") if part not in {"", "."})
     if not parts:
         raise InvalidSessionPath(path, "it names no file")
-    if any(map(hidden.hide_name, parts)):
+    if any(map(hidden.hides_name, parts)):
         raise InvalidSessionPath(path, "that name is kept for the host")
     return parts
 

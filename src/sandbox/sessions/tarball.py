@@ -83,7 +83,7 @@ class Writer:
 
     def add_tree(self, prefix: str, fd: int) -> None:
         """Everything below a folder that nobody changes meanwhile."""
-        for folder in tree.walk(fd, skip=_HIDDEN.hide_name):
+        for folder in tree.walk(fd, skip=_HIDDEN.hides_name):
             if len(folder.parts) > MAX_DEPTH:
                 raise OSError(errno.ENAMETOOLONG, f"folders are nested deeper than {MAX_DEPTH}")
             self._add_folder(prefix, folder)
@@ -94,7 +94,7 @@ class Writer:
     def _add_folder(self, prefix: str, folder: tree.Folder) -> None:
         self._add((prefix, *folder.parts), folder.fd, tarfile.DIRTYPE)
         for entry in sorted(folder.files, key=lambda one: one.name):
-            if not _HIDDEN.hide_name(entry.name) or (*folder.parts, entry.name) == (METADATA_NAME,):
+            if not _HIDDEN.hides_name(entry.name) or (*folder.parts, entry.name) == (METADATA_NAME,):
                 with tree.closing_fd(tree.open_file(entry.name, folder.fd)) as fd:
                     self._add((prefix, *folder.parts, entry.name), fd, tarfile.REGTYPE)
         for name in sorted(folder.links):
@@ -267,7 +267,7 @@ def _problem(kind: Kind, parts: tuple[str, ...], target: str) -> str | None:
     if len(parts) == 1 and kind != "folder":
         return "is not a folder"
     is_metadata = parts == (WORKSPACE, METADATA_NAME) and kind == "file"
-    if not is_metadata and any(map(_HIDDEN.hide_name, parts)):
+    if not is_metadata and any(map(_HIDDEN.hides_name, parts)):
         return "has a name that is kept for the host"
     if kind == "link" and (parts[0] == STATE or not stays_inside(parts[1:], target)):
         return "is a symlink that leads out of the session"

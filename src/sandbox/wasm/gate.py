@@ -269,7 +269,7 @@ class Gate(OpenFiles):
     def _ends(self, spot: Walk) -> Iterable[str]:
         if spot.info is None or abi.kind_of(spot.info) != abi.DIRECTORY:
             return [""]
-        return files_below(spot.folder, spot.name, hides=self._host_only.hide, keep_going=self._call.check)
+        return files_below(spot.folder, spot.name, hides=self._host_only.hides, keep_going=self._call.check)
 
     def _walk(self, fd: int, *, changes: bool = False, hidden_error: int = abi.ENOENT) -> Walk:
         """A walk from an open folder; none to change something in a folder that is for reading alone."""
@@ -301,7 +301,7 @@ class Gate(OpenFiles):
         return name
 
     def _hides(self, path: bytes) -> bool:
-        hidden = self._host_only.hide(path)
+        hidden = self._host_only.hides(path)
         self.denied |= hidden
         return hidden
 

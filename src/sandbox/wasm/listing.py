@@ -26,7 +26,7 @@ class Listing:
             for entry in entries:
                 keep_going()
                 name = os.fsencode(entry.name)
-                if host_only.hide(name):
+                if host_only.hides(name):
                     continue
                 starts.append(len(raw))
                 raw += abi.DIRENT.pack(len(starts), entry.inode(), len(name), _kind(entry)) + name

@@ -32,15 +32,15 @@ class HostOnlyNames:
         self._exact = frozenset(map(fold, extra))
         self._needles = tuple(name.encode() for name in (HOST_ONLY_PREFIX, *self._exact))
 
-    def hide(self, path: bytes) -> bool:
+    def hides(self, path: bytes) -> bool:
         """Whether some component of a guest's path is such a name."""
         if path.isascii():
             lower = path.lower()
             if not any(needle in lower for needle in self._needles):
                 return False
-        return any(map(self.hide_name, path.decode("utf-8", "surrogateescape").split("/")))
+        return any(map(self.hides_name, path.decode("utf-8", "surrogateescape").split("/")))
 
-    def hide_name(self, name: str) -> bool:
+    def hides_name(self, name: str) -> bool:
         """Whether one component is such a name."""
         folded = fold(name)
         return folded.startswith(HOST_ONLY_PREFIX) or folded in self._exact
