@@ -60,8 +60,7 @@ def test_a_false_report_cannot_undo_an_exit(box):
 
 
 def test_the_job_says_nothing_of_the_host(box):
-    seen = "import _sandbox_driver as d\nimport sys\nprint(sys._getframe(3).f_locals)"
-    result = box.execute(seen)
+    result = box.execute("import sys\nprint(sys._getframe(3).f_locals)")
     assert str(box.workspace) not in result.stdout
     assert "'code': b'import" in result.stdout, result
 
