@@ -39,6 +39,7 @@ __all__ = [
     "Unit",
     "Value",
     "default_team",
+    "first_problem",
     "load_config",
     "split_command",
 ]
@@ -210,9 +211,14 @@ def load_config(document: str | bytes | dict[str, Any]) -> RunConfig:
             return RunConfig.model_validate(document)
         return RunConfig.model_validate_json(document)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        field = ".".join(str(part) for part in first["loc"]) or "configuration"
-        raise InvalidConfiguration(field, first["msg"].removeprefix("Value error, ")) from error
+        field, reason = first_problem(error)
+        raise InvalidConfiguration(field or "configuration", reason) from error
+
+
+def first_problem(error: ValidationError) -> tuple[str, str]:
+    """The first field that breaks a rule, and the rule."""
+    first = error.errors(include_url=False, include_context=False)[0]
+    return ".".join(map(str, first["loc"])), first["msg"].removeprefix("Value error, ")
 
 
 def default_team(session_mode: Mode | None = None) -> RunConfig:

@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from mas.config import Mode, split_command
+from mas.config import Mode, first_problem, split_command
 from mas.errors import InvalidConfiguration
 
 __all__ = ["Settings", "read_settings"]
@@ -71,6 +71,5 @@ def read_settings() -> Settings:
     try:
         return Settings()
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        reason = first["msg"].removeprefix("Value error, ")
-        raise InvalidConfiguration(f"MAS_{str(first['loc'][0]).upper()}", reason) from error
+        field, reason = first_problem(error)
+        raise InvalidConfiguration(f"MAS_{field.upper()}", reason) from error
