@@ -124,19 +124,7 @@ class StateFolder:
         False, and nothing saved, where `lock` is not this folder's any more. `dense` takes longer;
         `shared` says that forks will read it at once.
         """
-        recipe = image.recipe
-        header = saved.SavedHeader(
-            generation,
-            recipe.guest.module_sha256,
-            DRIVER_PROTOCOL,
-            identity(image),
-            recipe.preload,
-            recipe.data_path,
-            snapshot.size,
-            len(snapshot.pieces),
-            snapshot.descriptors,
-            snapshot.clock_ns,
-        )
+        header = _header(snapshot, image, generation)
         pieces = saved.encode(snapshot, header, dense=dense)
         try:
             with tree.closing_fd(tree.open_folder(self.path)) as fd:
@@ -155,9 +143,7 @@ class StateFolder:
 
     def load(self, guest: Guest, memory_bytes: int) -> tuple[saved.SavedHeader, Snapshot, Image] | None:
         """What is saved, with its image; None where nothing is, StateUnusable where it cannot go on."""
-        found = _recall(self.path / STATE_FILE)
-        if found is None:
-            found = self._read(guest, memory_bytes)
+        found = _recall(self.path / STATE_FILE) or self._read(guest, memory_bytes)
         if found is None:
             return None
         header, snapshot = found
@@ -255,6 +241,22 @@ def know_image(image: Image) -> Image:
     """Remember an image of this process, so that states that differ from it find it at once."""
     with _images_guard:
         return _images.setdefault(identity(image), image)
+
+
+def _header(snapshot: Snapshot, image: Image, generation: int) -> saved.SavedHeader:
+    recipe = image.recipe
+    return saved.SavedHeader(
+        generation,
+        recipe.guest.module_sha256,
+        DRIVER_PROTOCOL,
+        identity(image),
+        recipe.preload,
+        recipe.data_path,
+        snapshot.size,
+        len(snapshot.pieces),
+        snapshot.descriptors,
+        snapshot.clock_ns,
+    )
 
 
 def _is_genuine(image: Image, content: bytes) -> bool:
