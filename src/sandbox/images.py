@@ -41,6 +41,7 @@ DRIVER_PROTOCOL = 2  # raise it when a driver of an older image could not serve 
 FORMAT = 2  # raise it when the layout of an image file changes
 HEADER_BYTES = 4096
 BUILD_MEMORY_BYTES = 4 << 30
+BUILD_OPEN_FILES = 256
 BUILD_SECONDS = 3
 MOST_SPARES = 8  # of one image, metered or not; each keeps at most MOST_UNDONE_BYTES
 KEPT_BUILD_OUTPUT = 1 << 16
@@ -266,7 +267,7 @@ def _prepare(instance: Instance, recipe: Recipe, folder: str) -> None:
         recipe.mounts(workspace=folder, tmp=folder, data=folder),
         env=BASE_ENV,
         host_only=HostOnlyNames(),
-        max_open_files=256,
+        max_open_files=BUILD_OPEN_FILES,
     )
     _start_driver(instance, recipe.guest)
     job = {"kind": "prepare", "preload": recipe.preload, "env": IMAGE_ENV}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from sandbox.wasm.streams import Input, Output
 
 MOST_BUFFERS = 1024  # that one read or write may name, as on Linux
-LATEST_NS = (1 << 63) - 1  # that a file's time may be
+LATEST_NS = abi.MOST_I64  # that a file's time may be
 
 Streams = tuple["Input", "Output", "Output"]  # stdin, stdout, stderr
 
