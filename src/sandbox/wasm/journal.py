@@ -26,9 +26,6 @@ class Journal:
         self._files: dict[str, _File] = {}
         self._name_bytes = 0
 
-    def __len__(self) -> int:
-        return len(self._files)
-
     def __contains__(self, path: str | None) -> bool:
         return path in self._files
 
