@@ -1,4 +1,4 @@
-"""The files that a guest holds open, and what it does with them."""
+"""What a guest may do with what it holds open."""
 
 from __future__ import annotations
 
