@@ -256,9 +256,10 @@ def _repair_folders(layout: Layout, planned: list[Launch]) -> None:
     workspace.make_folders(layout.folder, ["logs"])
     if layout.mode == "isolated":
         workspace.make_folders(layout.folder, ["unit"])
+        units = layout.unit_dir
     else:
         workspace.install_templates(layout.root)
-    units = layout.unit_dir if layout.mode == "isolated" else layout.unit_dir.resolve()
+        units = layout.unit_dir.resolve()
     workspace.make_folders(units, [launch.agent_id for launch in planned])
 
 
