@@ -11,10 +11,10 @@ def works(box):
 
 
 NOISE = {
-    "garbage": "for d in (b'', b'?', b'J' * 99, b'X' * 5000, bytes(range(256))):\n    attempt(call, d)",
-    "wrong types": "for d in (None, 5, 'J', [], object(), bytearray(b'J'), memoryview(b'J')):\n    attempt(call, d)",
+    "garbage": "for d in (b'', b'?', b'D' * 99, b'X' * 5000, bytes(range(256))):\n    attempt(call, d)",
+    "wrong types": "for d in (None, 5, 'D', [], object(), bytearray(b'D'), memoryview(b'D')):\n    attempt(call, d)",
     "a huge frame": "attempt(call, b'R' + bytes(200 << 20))",
-    "the job again": "for _ in range(2000): call(b'J')",
+    "the driver": "for _ in range(2000): attempt(call, b'D')",
     "reports in a row": "for n in range(5000): call(b'R' + n.to_bytes(4, 'little') + b'\\0' + b'x' * 100)",
     "a report without a body": "call(b'R'); call(b'R' + b'x')",
     "pins": "for d in (b'P', b'P' * 100, b'P' + bytes(64), b'S', b'K', b'V'): attempt(call, d)",

@@ -567,15 +567,13 @@ def test_a_stopped_run_takes_no_messages_and_restarts_no_agents(site, team):
 
 
 def test_a_message_does_not_wait_for_an_agent_that_was_killed(site, team, eventually):
-    runs = Runs(site.configured(agent_ready_seconds=120))
+    runs = Runs(site.configured(agent_ready_seconds=3600))  # longer than a test may take
     run = runs.create(team("sh -c 'while :; do echo busy; sleep 0.1; done'"))
     eventually(lambda: set(agent_states(site, run.session_id).values()) == {"running"}, "two busy agents")
     for pid in site.tmux("list-panes", "-a", "-F", "#{pane_pid}"):
         os.kill(int(pid), signal.SIGKILL)
-    began = time.monotonic()
     with pytest.raises(AgentNotRunning):
         runs.send(run.session_id, "10", "x")
-    assert time.monotonic() - began < 60
 
 
 def test_an_agent_that_exited_takes_no_messages(site, team, eventually):

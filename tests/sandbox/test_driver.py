@@ -138,7 +138,7 @@ def test_what_an_exit_code_cannot_say_is_reported(driver):
 
 def test_without_a_host_there_is_no_channel(driver):
     with pytest.raises(NotImplementedError):
-        driver.host_call(b"J")
+        driver.host_call(b"D")
 
 
 def test_the_last_output_that_is_lost_is_an_exit_code():

@@ -48,6 +48,8 @@ memory_base = _function("wasmtime_memory_data", c_size_t, c_void_p, c_void_p)
 memory_size = _function("wasmtime_memory_data_size", c_size_t, c_void_p, c_void_p)
 _memory_grow = _function("wasmtime_memory_grow", c_void_p, c_void_p, c_void_p, c_uint64, POINTER(c_uint64))
 _error_delete = _function("wasmtime_error_delete", None, c_void_p)
+_set_fuel = _function("wasmtime_context_set_fuel", c_void_p, c_void_p, c_uint64)
+_get_fuel = _function("wasmtime_context_get_fuel", c_void_p, c_void_p, POINTER(c_uint64))
 set_epoch_deadline = _function("wasmtime_context_set_epoch_deadline", None, c_void_p, c_uint64)
 
 Extern = ffi.wasmtime_extern_t
@@ -146,6 +148,18 @@ def grow(context: int, memory: int, pages: int) -> bool:
     if error:
         _error_delete(error)
     return not error
+
+
+def set_fuel(context: int, fuel: int) -> None:
+    """How many instructions a store may run from now on."""
+    raise_error(_set_fuel(context, fuel))
+
+
+def get_fuel(context: int) -> int:
+    """How many are left."""
+    fuel = c_uint64()
+    raise_error(_get_fuel(context, byref(fuel)))
+    return fuel.value
 
 
 def set_result(values: int, result: int) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sandbox.wasm.openfiles import Streams
     from sandbox.wasm.quota import DiskLimits
 
-MOST_PATH_BYTES = 4095  # as on Linux
+MOST_PATH_BYTES = LONGEST_PATH - 1  # the last byte is a NUL
 OPENABLE = (abi.DIRECTORY, abi.REGULAR_FILE, abi.SYMBOLIC_LINK)
 NEW_FILE_MODE = 0o666  # less what the host's umask takes away
 OPEN_FLAGS = abi.O_CREAT | abi.O_DIRECTORY | abi.O_EXCL | abi.O_TRUNC

@@ -112,11 +112,11 @@ class Instance:
     def set_fuel(self, fuel: int) -> None:
         """How many instructions the guest may run from now on."""
         if self._engine.metered:
-            self._store.set_fuel(fuel)
+            capi.set_fuel(self._context, fuel)
 
     def fuel(self) -> int:
         """How many instructions are left."""
-        return self._store.get_fuel() if self._engine.metered else 0
+        return capi.get_fuel(self._context) if self._engine.metered else 0
 
     def enter(self, export: str, *arguments: int, call: Call) -> Ending:
         """Call an export and wait for its end; raises only what the host's own functions raised."""

@@ -7,7 +7,7 @@ import _reactor  # type: ignore[import-not-found]
 
 driver = type(sys)("_sandbox_driver")
 sys.modules["_sandbox_driver"] = driver
-exec(compile(_host.call(b"J"), "<driver>", "exec", dont_inherit=True), driver.__dict__)
+exec(compile(_host.call(b"D"), "<driver>", "exec", dont_inherit=True), driver.__dict__)
 driver.__dict__["host_call"] = _host.call
 
 

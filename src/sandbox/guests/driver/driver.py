@@ -294,7 +294,7 @@ def flush_output() -> bool:
 
 
 def renew(job: Job) -> None:
-    """Give the interpreter its own randomness, environment and arguments."""
+    """Give the interpreter its own randomness, temporary names and environment."""
     random.seed(int.from_bytes(os.urandom(SEED_BYTES)))  # bytes would be hashed first
     legacy = sys.modules.get("numpy.random.mtrand")
     if legacy is not None:  # without a seed it would make one at twelve times the cost
