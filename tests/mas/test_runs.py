@@ -7,7 +7,6 @@ import shutil
 import signal
 import stat
 import subprocess
-import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -567,7 +566,7 @@ def test_a_stopped_run_takes_no_messages_and_restarts_no_agents(site, team):
 
 
 def test_a_message_does_not_wait_for_an_agent_that_was_killed(site, team, eventually):
-    runs = Runs(site.configured(agent_ready_seconds=3600))  # longer than a test may take
+    runs = Runs(site.configured(agent_ready_seconds=600))  # longer than a test may take
     run = runs.create(team("sh -c 'while :; do echo busy; sleep 0.1; done'"))
     eventually(lambda: set(agent_states(site, run.session_id).values()) == {"running"}, "two busy agents")
     for pid in site.tmux("list-panes", "-a", "-F", "#{pane_pid}"):
