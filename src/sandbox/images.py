@@ -9,7 +9,7 @@ import marshal
 import struct
 import threading
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, BinaryIO
 
 from sandbox.errors import GuestRejected, PolicyValidationError, PreloadFailed
@@ -80,9 +80,9 @@ class Recipe:
     def key(self) -> str:
         """The name of the image in the cache."""
         mounts = [mount.guest_path for mount in self.mounts(workspace="", tmp="", data="")]
-        made_of = [FORMAT, self.guest.module_sha256, self.guest.stdlib_sha256, self.preload, mounts]
-        sources = [_driver_file(name) for name in ("bootstrap.py", "driver.py")]
-        return hashlib.sha256(json.dumps([*made_of, *sources, IMAGE_ENV]).encode()).hexdigest()[:32]
+        guest = [self.guest.module_sha256, self.guest.stdlib_sha256, _driver_sha256()]
+        made_of = [FORMAT, *guest, self.preload, mounts, IMAGE_ENV]
+        return hashlib.sha256(json.dumps(made_of).encode()).hexdigest()[:32]
 
 
 @dataclass(frozen=True)
@@ -322,5 +322,12 @@ def _instance(
     return Instance(chosen, program, memory_bytes=memory_bytes, lasting=lasting)
 
 
+@cache
+def _driver_sha256() -> str:
+    sources = _driver_file("bootstrap.py") + _driver_file("driver.py")
+    return hashlib.sha256(sources.encode()).hexdigest()
+
+
+@cache
 def _driver_file(name: str) -> str:
     return importlib.resources.files("sandbox.guests.driver").joinpath(name).read_text("utf-8")
