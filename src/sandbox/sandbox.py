@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import stat
 import threading
 import time
@@ -13,6 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, TypedDict, Unpack
 
+from sandbox import tree
 from sandbox.cache import Cache, open_cache
 from sandbox.errors import PolicyValidationError, SandboxClosed, WorkspaceUnusable
 from sandbox.events import SandboxLogger
@@ -20,6 +20,7 @@ from sandbox.guests.cpython import find_guest
 from sandbox.images import Image, Recipe, images
 from sandbox.interpreter import Interpreter, Outcome, OutputCallback, Request
 from sandbox.policy import ExecutionPolicy
+from sandbox.replacement import replacing
 from sandbox.result import SandboxResult
 from sandbox.wasm import threads
 from sandbox.wasm.engine import check_process
@@ -41,6 +42,7 @@ __all__ = [
 ]
 
 DEFAULT_WORKSPACE = Path("workspace")
+UNSEEN_PREFIX = f"{HOST_ONLY_PREFIX}.code-"  # of the code on its way in
 LIMIT_EVENTS = {
     "fuel": "security.fuel_exhausted",
     "timeout": "security.timeout",
@@ -224,10 +226,9 @@ class PythonSandbox(BaseSandbox):
 
     def _keep_code(self, code: bytes) -> None:
         """Leave the code where tracebacks say that it is; whatever a guest put there gives way."""
-        target = os.path.join(self._root, CODE_FILE)
         try:
-            if not _overwrite(target, code):
-                _replace(target, code)
+            if not _overwrite(os.path.join(self._root, CODE_FILE), code):
+                _replace(self._root, code)
         except IsADirectoryError:
             self.logger.warning("execution.code_not_kept", error=f"{CODE_FILE} is a folder")
         except OSError as error:
@@ -331,16 +332,13 @@ def _overwrite(path: str, data: bytes) -> bool:
         os.close(descriptor)
 
 
-def _replace(path: str, data: bytes) -> None:
-    temp = os.path.join(os.path.dirname(path), f"{HOST_ONLY_PREFIX}.{secrets.token_hex(8)}")
-    try:
-        with open(temp, "xb") as stream:
-            stream.write(data)
-        os.replace(temp, path)
-    except OSError:
-        if os.path.lexists(temp):
-            os.unlink(temp)
-        raise
+def _replace(workspace: str, data: bytes) -> None:
+    # The workspace itself may be a link.
+    with (
+        tree.closing_fd(tree.open_folder(os.path.join(workspace, "."))) as folder_fd,
+        replacing(CODE_FILE, folder_fd, UNSEEN_PREFIX) as fd,
+    ):
+        tree.write_all(fd, data)
 
 
 def _why_unusable(root: str) -> str:

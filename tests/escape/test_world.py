@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
 import stat
 
 import pytest
+
+from sandbox import tree
 
 SECRET = "the host's own words"
 ATTEMPT = """
@@ -422,3 +425,25 @@ def test_a_fifo_at_the_name_of_the_code_gives_way(box):
     os.mkfifo(box.workspace / "user_code.py")
     assert box.execute("print('own')").stdout == "own\n"
     assert (box.workspace / "user_code.py").read_text() == "print('own')"
+
+
+def test_what_a_killed_execution_left_of_its_code_is_unseen_and_goes_with_the_next(box, killed_at):
+    execute = "from sandbox import create_sandbox; create_sandbox(workspace=sys.argv[1]).execute('1')"
+    box.warm_up()
+    killed_at("replace", execute, box.workspace)
+    (left,) = os.listdir(box.workspace)
+    with tree.closing_fd(os.open(box.workspace / left, os.O_RDONLY)) as fd:
+        fcntl.flock(fd, fcntl.LOCK_EX)  # as though it were still being written
+        probe = f"import os; print(os.listdir('.'), os.path.lexists({left!r}))"
+        assert box.execute(probe).stdout == "['user_code.py'] False\n"
+        assert left in os.listdir(box.workspace)
+    (box.workspace / "user_code.py").unlink()
+    assert box.execute("print('own')").stdout == "own\n"
+    assert os.listdir(box.workspace) == ["user_code.py"]
+
+
+def test_the_code_is_kept_where_the_workspace_is_a_link(make_box, tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    assert make_box("link").execute("print('own')").stdout == "own\n"
+    assert os.listdir(tmp_path / "real") == ["user_code.py"]
