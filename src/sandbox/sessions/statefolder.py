@@ -20,7 +20,7 @@ import threading
 import time
 import uuid
 from collections import OrderedDict
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from sandbox import tree
@@ -33,11 +33,12 @@ from sandbox.images import (
     read_image,
     write_image,
 )
+from sandbox.replacement import replacing
 from sandbox.sessions import saved
 from sandbox.sessions.layout import FOLDER_MODE, IMAGES_FOLDER, STATE_FOLDER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
     from pathlib import Path
 
     from sandbox.guests.cpython import Guest
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 STATE_FILE = "interpreter.state"
 IMAGE_FILE = "image"
 LOCK_FILE = "lock"
+TEMPORARY_PREFIX = ".tmp-"  # of a file on its way in
 FILE_MODE = 0o600
 LOCK_POLL_SECONDS = 0.005
 COPY_BYTES = 1 << 20
@@ -132,7 +134,7 @@ class StateFolder:
                 if not self.is_locked_by(lock):
                     return False
                 self._keep_image(image, fd)
-                _replace(STATE_FILE, pieces, fd)
+                _write(STATE_FILE, pieces, fd)
             if shared:
                 _remember(self.path / STATE_FILE, header, snapshot)
         except FileNotFoundError:
@@ -294,52 +296,36 @@ def _is_same(shared: Path, folder_fd: int) -> bool:
         return False
 
 
-def _temporary() -> str:
-    return f".tmp-{uuid.uuid4().hex}"
-
-
-def _replace(name: str, pieces: Iterable[bytes], folder_fd: int) -> None:
-    with _written(pieces, folder_fd) as temporary:
-        os.replace(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
+def _write(name: str, pieces: Iterable[bytes], folder_fd: int, *, overwrite: bool = True) -> None:
+    with (
+        replacing(name, folder_fd, TEMPORARY_PREFIX, overwrite=overwrite, mode=FILE_MODE) as fd,
+        os.fdopen(fd, "wb", closefd=False) as stream,
+    ):
+        stream.writelines(pieces)
 
 
 def _write_new(name: str, data: bytes, folder_fd: int) -> None:
     """Write a file unless there is one: a file that is replaced cannot be linked to at that moment."""
-    with _written([data], folder_fd) as temporary:
-        try:
-            os.link(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
-        except FileExistsError:
-            pass  # another process was faster
-        except OSError as error:
-            if error.errno not in _NO_LINK:
-                raise
-            os.replace(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
-
-
-@contextmanager
-def _written(pieces: Iterable[bytes], folder_fd: int) -> Iterator[str]:
-    """A new file under a temporary name, which is gone when the block ends."""
-    temporary = _temporary()
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        with os.fdopen(os.open(temporary, flags, FILE_MODE, dir_fd=folder_fd), "wb") as stream:
-            stream.writelines(pieces)
-        yield temporary
-    finally:
-        with suppress(OSError):
-            os.unlink(temporary, dir_fd=folder_fd)
+        _write(name, [data], folder_fd, overwrite=False)
+    except FileExistsError:
+        pass  # another process was faster
+    except OSError as error:
+        if error.errno not in _NO_LINK:
+            raise
+        _write(name, [data], folder_fd)
 
 
 def _link(source: Path, name: str, folder_fd: int) -> None:
     """Give a file another name, in place of what has it; a copy where the file system has no links."""
-    temporary = _temporary()
+    temporary = f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}"
     try:
         os.link(source, temporary, dst_dir_fd=folder_fd)
     except OSError as error:
         if error.errno not in _NO_LINK:
             raise
         with source.open("rb") as stream:
-            _replace(name, iter(lambda: stream.read(COPY_BYTES), b""), folder_fd)
+            _write(name, iter(lambda: stream.read(COPY_BYTES), b""), folder_fd)
         return
     os.replace(temporary, name, src_dir_fd=folder_fd, dst_dir_fd=folder_fd)
     with suppress(FileNotFoundError):  # it is still there where both names are of the same file

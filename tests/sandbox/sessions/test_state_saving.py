@@ -191,6 +191,20 @@ def test_a_kill_at_any_moment_leaves_a_whole_state(stateful, turns):
     assert box.execute("log.append(n + 1)\nlog[-1] == n + 1").value == "True"
 
 
+def test_what_a_killed_save_left_goes_with_the_next(stateful):
+    box = stateful.new(save_within_seconds=0)
+    box.execute("x = 1")
+    folder = stateful.state_file(box).parent
+    before = sorted(os.listdir(folder))
+    deadly = "import os\nos.replace = lambda *_, **__: os.kill(os.getpid(), 9)\nbox.hibernate()"
+    process = stateful.process_ahead(box.session_id, "x = 2", save_within=1000, then=deadly)
+    process.communicate(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    assert len(os.listdir(folder)) == len(before) + 1
+    assert box.execute("x += 2\nx").value == "3"
+    assert sorted(os.listdir(folder)) == before
+
+
 def test_the_longest_unused_is_hibernated_when_there_are_too_many(stateful, bounds):
     bounds.most = 3
     boxes = [stateful.new() for _ in range(5)]
