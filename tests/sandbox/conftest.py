@@ -1,4 +1,4 @@
-"""Hand-written guests, in the gate and without it."""
+"""Code that must succeed, and hand-written guests, in the gate and without it."""
 
 from __future__ import annotations
 
@@ -188,3 +188,15 @@ def both(tmp_path):
     yield pair
     for guest in pair:
         guest.close()
+
+
+@pytest.fixture(scope="session")
+def run():
+    """Runs code that must succeed, and gives what it printed."""
+
+    def run(box, code, **options):
+        result = box.execute(code, **options)
+        assert (result.exit_code, result.stopped_by) == (0, None), result.stderr
+        return result.stdout
+
+    return run
