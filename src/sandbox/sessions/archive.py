@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,15 +15,14 @@ from sandbox import tree
 from sandbox.errors import SessionInUse
 from sandbox.events import SandboxLogger
 from sandbox.replacement import replacing
-from sandbox.sessions import creation, locks, metadata, removal, tarball
+from sandbox.sessions import checkpoints, creation, locks, metadata, removal, tarball
 from sandbox.sessions.layout import FOLDER_MODE, check_session_id, root_path
 from sandbox.sessions.prune import run_prune
 from sandbox.sessions.residents import live_sessions
 from sandbox.sessions.retention import RetentionPolicy, check_hours
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
+    from collections.abc import Callable, Iterator
 
     from sandbox.sessions.files import Root
 
@@ -65,7 +64,7 @@ def archive_sessions(
     left_out: dict[str, list[str]] = {}
 
     def archive(session_id: str, root_fd: int, fd: int) -> None:
-        with _settled(session_id, root):
+        with _settled(session_id, root, fd):
             left_out[session_id] = _write(session_id, root_fd, fd, folder, log)
 
     result = run_prune(
@@ -108,7 +107,7 @@ def archive_session(
             held.callback(os.close, fd)
             if not keep and _is_held(fd, session_id):
                 raise SessionInUse(session_id, remedy=RELEASE)
-            with _settled(session_id, root):
+            with _settled(session_id, root, fd):
                 _write(session_id, root_fd, fd, folder, log)
             if keep:
                 return folder / f"{session_id}{SUFFIX}"
@@ -142,9 +141,12 @@ def restore_session(
     return session_id
 
 
-def _settled(session_id: str, root: Path) -> AbstractContextManager[object]:
-    """Has the interpreter of a stateful session on disk: turns may be in memory alone for a moment."""
-    return live_sessions.get(root.absolute(), session_id).settled_state()
+@contextmanager
+def _settled(session_id: str, root: Path, fd: int) -> Iterator[None]:
+    """Has everything of a session on disk and whole: turns may be in memory alone for a moment."""
+    with live_sessions.get(root.absolute(), session_id).settled_state():
+        checkpoints.recover(root, session_id, fd)
+        yield
 
 
 def _is_held(fd: int, session_id: str) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from sandbox import tree
 from sandbox.errors import WorkspaceUnusable
 from sandbox.events import SandboxLogger
-from sandbox.sessions import locks, metadata, removal
+from sandbox.sessions import checkpoints, locks, metadata, removal
 from sandbox.sessions.cloning import clone_contents
 from sandbox.sessions.creation import make_session, open_root
 from sandbox.sessions.layout import check_session_id, new_session_id, root_path
@@ -34,6 +34,7 @@ def fork_session(
     root = root_path(workspace_root).absolute()
     logger = logger or SandboxLogger()
     made: list[str] = []
+    checkpoints.settle(root, session_id)
     with locks.using(root / session_id) as fd, live_sessions.get(root, session_id).settled_state() as state:
         try:
             made.extend(_fork(session_id, root, fd, state, logger) for _ in range(count))

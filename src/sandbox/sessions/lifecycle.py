@@ -176,6 +176,7 @@ def get_session_sandbox(
         with suppress(FileExistsError):  # another process was faster
             fields = {"stateful": bool(stateful)}
             make_session(session_id, root, host_only=names, fields=fields, logger=logger)
+    checkpoints.settle(root.absolute(), session_id)
     with open_session(session_id, root) as session:
         names += session.host_only
         stateful = _settle_stateful(session.fd, session_id, wanted=stateful)

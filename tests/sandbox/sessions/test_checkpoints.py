@@ -2,20 +2,43 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import signal
+import subprocess
+import sys
 
 import pytest
 
 from sandbox import CheckpointUnknown, InvalidCheckpointName, NotStateful
 from sandbox.sessions import (
+    archive_session,
     checkpoints,
     delete_session_workspace,
+    fork_session,
     list_session_files,
     read_session_file,
     read_session_metadata,
+    restore_session,
 )
 
 WRITE = "open('a.txt', 'w').write({!r})"
+CHANGE = "x = 2\nopen('new.txt', 'w').close()\n" + WRITE.format("two")
+# Goes back to a checkpoint, or takes it, and is killed at the n-th time that something is renamed.
+KILLED = """
+import os, sys
+from sandbox import get_session_sandbox
+act, session_id, root, moment = *sys.argv[1:4], int(sys.argv[4])
+box = get_session_sandbox(session_id, workspace_root=root)
+rename, renamed = os.rename, []
+def rename_or_die(*arguments, **options):
+    renamed.append(arguments)
+    if len(renamed) == moment:
+        os.kill(os.getpid(), 9)
+    return rename(*arguments, **options)
+os.rename = rename_or_die
+getattr(box, act)("first")
+"""
 
 
 @pytest.fixture
@@ -210,6 +233,69 @@ def test_a_copy_that_fails_leaves_the_files_as_they_are(stateful, box, monkeypat
     box.restore("first")
     assert [path.name for path in folder.iterdir() if path.name == "first"] == ["first"]
     assert content(stateful, box) == "one"
+
+
+def killed_rounds(stateful, session_id, act):
+    """Let a process do it and be killed a little later each time, until one gets to its end."""
+    for moment in itertools.count(1):
+        command = [sys.executable, "-c", KILLED, act, session_id, stateful.root, str(moment)]
+        done = subprocess.run([str(word) for word in command], timeout=60)
+        assert done.returncode in (0, -signal.SIGKILL)
+        yield moment
+        if done.returncode == 0:
+            return
+
+
+def seen(stateful, session_id):
+    with stateful.get(session_id) as box:
+        return box.execute("import os\nx, open('a.txt').read(), os.path.exists('new.txt')").value
+
+
+def test_going_back_is_whole_wherever_its_process_is_killed(stateful, box):
+    box.checkpoint("first")
+    box.close()
+    found = []
+    with stateful.get(box.session_id) as changed:
+        changed.execute(CHANGE)
+    for _ in killed_rounds(stateful, box.session_id, "restore"):
+        found.append(seen(stateful, box.session_id))
+        with stateful.get(box.session_id) as again:
+            again.execute(CHANGE)
+    assert set(found) == {"(2, 'two', True)", "(1, 'one', False)"}
+    assert len(found) > 5
+    stateful.get(box.session_id).restore("first")
+    assert os.listdir(stateful.root / ".state" / box.session_id / "checkpoints") == ["first"]
+
+
+def test_a_checkpoint_is_the_old_or_the_new_one_wherever_its_process_is_killed(stateful, box):
+    box.checkpoint("first")
+    box.execute(CHANGE)
+    box.close()
+    found = []
+    for _ in killed_rounds(stateful, box.session_id, "checkpoint"):
+        with stateful.get(box.session_id) as again:
+            again.restore("first")
+        found.append(seen(stateful, box.session_id))
+        with stateful.get(box.session_id) as changed:
+            changed.execute(CHANGE)
+    assert (found[0], found[-1]) == ("(1, 'one', False)", "(2, 'two', True)")
+    assert set(found) == {found[0], found[-1]}
+
+
+def test_a_fork_and_an_archive_of_a_session_that_was_being_taken_back_are_whole(stateful, box, tmp_path):
+    box.checkpoint("first")
+    box.execute(CHANGE)
+    box.close()
+    for moment in (3, 4):
+        command = [sys.executable, "-c", KILLED, "restore", box.session_id, str(stateful.root), str(moment)]
+        assert subprocess.run(command, timeout=60).returncode == -signal.SIGKILL
+        if moment == 3:
+            (copy,) = fork_session(box.session_id, workspace_root=stateful.root)
+        else:
+            copy = restore_session(
+                archive_session(box.session_id, tmp_path / "put", stateful.root), stateful.root
+            )
+        assert seen(stateful, copy) == "(1, 'one', False)"
 
 
 def test_checkpoints_go_with_their_session(stateful, box):
