@@ -23,7 +23,7 @@ from sandbox.policy import ExecutionPolicy
 from sandbox.replacement import replacing
 from sandbox.result import SandboxResult
 from sandbox.wasm import threads
-from sandbox.wasm.engine import check_process
+from sandbox.wasm.engine import check_fork
 from sandbox.wasm.journal import CODE_FILE
 from sandbox.wasm.names import HOST_ONLY_PREFIX, HostOnlyNames
 from sandbox.wasm.streams import Input
@@ -184,7 +184,7 @@ class PythonSandbox(BaseSandbox):
     def _prepare(self) -> tuple[Image, Cache | None]:
         if self._closed:
             raise SandboxClosed
-        check_process()  # before a lock or a thread that a fork has left behind is waited for
+        check_fork()
         if self._ready is None:
             cache = open_cache(self.logger)
             guest = find_guest(self._binary, cache, self.logger)

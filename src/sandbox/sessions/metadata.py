@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 METADATA_MAX_BYTES = 1024 * 1024
+USUAL_BYTES = 4096  # a read takes room for all that it may get, which for the most costs more than the rest
 FILE_MODE = 0o600
 
 # Both begin with the host-only name, so no guest meets them.
@@ -146,7 +147,7 @@ def update(workspace_fd: int, session_id: str, changes: Mapping[str, Any]) -> st
     with _locked(workspace_fd) as fd:
         if fd is None:
             return None
-        data = os.read(fd, METADATA_MAX_BYTES)
+        data = _content(fd)
         before = parse(data, session_id)
         updated_at = format_timestamp(_later_than(parse_timestamp(before.updated_at)))
         if changes or not _overwrite_time(workspace_fd, data, before.updated_at, updated_at):
@@ -175,7 +176,7 @@ def repair(workspace_fd: int, session_id: str) -> SessionMetadata:
             found = _from_files(workspace_fd, session_id, {})
             _write_if_missing(workspace_fd, found.as_json())
             return read(workspace_fd, session_id) or found
-        data = os.read(fd, METADATA_MAX_BYTES)
+        data = _content(fd)
         try:
             return parse(data, session_id)
         except ValueError:
@@ -218,7 +219,12 @@ def _read_bytes(workspace_fd: int) -> bytes | None:
     except FileNotFoundError:
         return None
     with tree.closing_fd(fd):
-        return os.read(fd, METADATA_MAX_BYTES)
+        return _content(fd)
+
+
+def _content(fd: int) -> bytes:
+    data = os.read(fd, USUAL_BYTES)
+    return data if len(data) < USUAL_BYTES else data + os.read(fd, METADATA_MAX_BYTES - USUAL_BYTES)
 
 
 def _write(workspace_fd: int, fields: Mapping[str, Any]) -> None:

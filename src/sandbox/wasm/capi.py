@@ -17,7 +17,7 @@ _Finalizer = ctypes.CFUNCTYPE(None, c_void_p)
 _NO_FINALIZER = _Finalizer()
 
 VALUE_BYTES = 16  # one argument or result in a raw array
-SIGNAL_ACTION_BYTES = 256  # more than any platform's struct sigaction
+_SignalAction = c_size_t * 32  # more than any platform's struct sigaction, which begins with the handler
 
 
 def _function(name: str, result: Any, *arguments: Any) -> Any:
@@ -172,6 +172,6 @@ _sigaction = ctypes.PYFUNCTYPE(c_int32, c_int32, c_void_p, c_void_p)(("sigaction
 
 def signal_handler(number: int) -> int:
     """The address of the handler that is installed for a signal now, in C or by Python."""
-    action = ctypes.create_string_buffer(SIGNAL_ACTION_BYTES)
+    action = _SignalAction()
     _sigaction(number, None, action)
-    return c_size_t.from_buffer(action).value
+    return action[0]

@@ -168,11 +168,7 @@ def engine(*, metered: bool) -> Engine:
 
 def check_process() -> None:
     """Refuse to enter a guest where a trap would kill the process, or a lock never be released."""
-    if _engines and os.getpid() != _owner:
-        raise EngineUnusable(
-            "this process was forked from one that had already run a guest, and would hang",
-            remedy='start worker processes with multiprocessing.get_context("spawn")',
-        )
+    check_fork()
     for number, handler in _handlers.items():
         if capi.signal_handler(number) != handler:
             name = signal.Signals(number).name
@@ -181,3 +177,12 @@ def check_process() -> None:
                 "this process",
                 remedy="enable faulthandler and install signal handlers before the first execution",
             )
+
+
+def check_fork() -> None:
+    """Refuse to wait for a lock or a thread that a fork has left behind."""
+    if _engines and os.getpid() != _owner:
+        raise EngineUnusable(
+            "this process was forked from one that had already run a guest, and would hang",
+            remedy='start worker processes with multiprocessing.get_context("spawn")',
+        )
