@@ -92,7 +92,7 @@ def unwritable_metadata(monkeypatch):
     real = os.open
 
     def refuse(path, flags, *rest, **options):
-        if str(path).startswith(".metadata.json") and flags & os.O_CREAT:
+        if str(path) in (".metadata.json", ".metadata.json.next") and flags & os.O_CREAT:
             raise OSError(28, "No space left on device", str(path))
         return real(path, flags, *rest, **options)
 
