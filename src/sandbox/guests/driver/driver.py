@@ -137,10 +137,12 @@ def pin() -> None:
     to a page costs a copy of it.
     """
     known: set[int] = set()
+    alive: list[object] = []  # until the host has been told: what is freed has no count any more
     fresh = gc.get_objects()
     while fresh:
         found = [item for item in fresh if id(item) not in known]
         known.update(map(id, found))
+        alive += found
         fresh = gc.get_referents(*found)
     host_call(b"P" + array.array("I", known).tobytes())
 
