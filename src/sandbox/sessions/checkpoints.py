@@ -103,15 +103,21 @@ def recover(root: Path, session_id: str, workspace_fd: int) -> None:
     """Carry on with what a killed process left half done; the caller holds the session exclusively."""
     folder = StateFolder(root, session_id).path / CHECKPOINTS_FOLDER
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
-        if (
-            path.name.startswith(OLD_PREFIX)
-            and not (target := path.with_name(path.name.removeprefix(OLD_PREFIX))).exists()
-        ):
-            path.rename(target)
-        elif path.name.startswith((OLD_PREFIX, NEW_PREFIX)):
+        if path.name.startswith(OLD_PREFIX):
+            _bring_back(path)
+        elif path.name.startswith(NEW_PREFIX):
             _remove(path)
     if (folder / RESTORING_FOLDER).is_dir():
         _carry_on(root, session_id, workspace_fd)
+
+
+def _bring_back(old: Path) -> None:
+    """Give a checkpoint its name again, unless the new one of that name is in its place."""
+    target = old.with_name(old.name.removeprefix(OLD_PREFIX))
+    if target.exists():
+        _remove(old)
+    else:
+        old.rename(target)
 
 
 def settle(root: Path, session_id: str) -> None:
@@ -147,18 +153,18 @@ def _exchange(restoring: Path, workspace_fd: int) -> None:
     """Move the session's files away and then the new ones in."""
     leaving = restoring / LEAVING_FOLDER
     if leaving.is_dir():
-        _move_all(workspace_fd, leaving)
+        _move_out(workspace_fd, leaving)
         leaving.rename(restoring / LEFT_FOLDER)
-    _move_all_back(restoring / FILES_FOLDER, workspace_fd)
+    _move_in(restoring / FILES_FOLDER, workspace_fd)
 
 
 def _undo(restoring: Path, workspace_fd: int) -> None:
     left = restoring / LEFT_FOLDER
     if left.is_dir():
-        _move_all(workspace_fd, restoring / FILES_FOLDER)
-        _move_all_back(left, workspace_fd)
+        _move_out(workspace_fd, restoring / FILES_FOLDER)
+        _move_in(left, workspace_fd)
     elif (restoring / LEAVING_FOLDER).is_dir():
-        _move_all_back(restoring / LEAVING_FOLDER, workspace_fd)
+        _move_in(restoring / LEAVING_FOLDER, workspace_fd)
 
 
 @contextmanager
@@ -178,12 +184,12 @@ def _clone(source_fd: int, target: Path) -> None:
         cloning.clone_contents(source_fd, fd)
 
 
-def _move_all_back(folder: Path, workspace_fd: int) -> None:
+def _move_in(folder: Path, workspace_fd: int) -> None:
     with tree.closing_fd(tree.open_folder(folder)) as fd:
         _rename_all(fd, workspace_fd)
 
 
-def _move_all(workspace_fd: int, folder: Path) -> None:
+def _move_out(workspace_fd: int, folder: Path) -> None:
     with tree.closing_fd(tree.open_folder(folder)) as fd:
         _rename_all(workspace_fd, fd)
 
