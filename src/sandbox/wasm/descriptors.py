@@ -28,6 +28,11 @@ class Mount:
     journaled: bool = False  # the workspace, whose changes are reported
 
 
+def in_workspace(mount: Mount | None) -> bool:
+    """Whether what is in a mount is the session's own, which is reported and has a quota."""
+    return mount is not None and mount.journaled
+
+
 @dataclass(slots=True, eq=False)
 class Descriptor:
     """A standard stream, a file, a folder, or what a guest still holds though it is gone."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sandbox.wasm import abi
 from sandbox.wasm.beneath import LONGEST_PATH, Walk, files_below
 from sandbox.wasm.call import Refusal
-from sandbox.wasm.descriptors import Descriptor, Mount
+from sandbox.wasm.descriptors import Descriptor, Mount, in_workspace
 from sandbox.wasm.listing import MOST_LISTED_BYTES, Listing
 from sandbox.wasm.openfiles import OpenFiles, new_times
 
@@ -143,7 +143,7 @@ class Gate(OpenFiles):
                 return abi.ENOENT
             times = new_times(spot.info, accessed, modified, which)
             os.utime(spot.name, ns=times, dir_fd=spot.folder, follow_symlinks=False)
-            self.touched_tmp |= not _in_workspace(spot.at.mount)
+            self.touched_tmp |= not in_workspace(spot.at.mount)
         return abi.SUCCESS
 
     def path_readlink(self, fd: int, path: int, length: int, buffer: int, size: int, used: int) -> int:
@@ -198,15 +198,15 @@ class Gate(OpenFiles):
         if spot.must_be_folder:
             raise Refusal(abi.ENOENT)
         _refuse_foreign(spot.name)
-        in_workspace = _in_workspace(spot.at.mount)
-        if in_workspace and self.journal.is_full:
+        inside = in_workspace(spot.at.mount)
+        if inside and self.journal.is_full:
             self._quota.exceeded = True
             raise Refusal(abi.ENOSPC)
-        if not self._quota.allows(size=size, nodes=1, linked=linked, in_workspace=in_workspace):
+        if not self._quota.allows(size=size, nodes=1, linked=linked, in_workspace=inside):
             raise Refusal(abi.ENOSPC)
 
     def _made(self, mount: Mount | None, path: str | None) -> None:
-        if not _in_workspace(mount):
+        if not in_workspace(mount):
             self.touched_tmp = True
         elif path:
             self.journal.wrote(path, existed=False)
@@ -233,7 +233,7 @@ class Gate(OpenFiles):
         mount, path = spot.at.mount, spot.path()
         if path:
             self._unname(mount, path)
-            if reported and _in_workspace(mount):
+            if reported and in_workspace(mount):
                 self.journal.removed(path)
 
     def path_rename(self, old_fd: int, old: int, old_size: int, fd: int, path: int, length: int) -> int:
@@ -248,7 +248,7 @@ class Gate(OpenFiles):
             if target.must_be_folder and abi.kind_of(source.info) != abi.DIRECTORY:
                 return abi.ENOTDIR
             _refuse_foreign(target.name)
-            files = self._files_of(source, target) if _in_workspace(target.at.mount) else []
+            files = self._files_of(source, target) if in_workspace(target.at.mount) else []
             os.rename(source.name, target.name, src_dir_fd=source.folder, dst_dir_fd=target.folder)
             if target.info is None or not os.path.samestat(source.info, target.info):
                 self._renamed(source, target, files)
@@ -307,7 +307,7 @@ class Gate(OpenFiles):
 
     def _allow_report(self, spot: Walk) -> None:
         """A change that cannot be told is not made."""
-        if self.journal.is_full and spot.path() not in self.journal and _in_workspace(spot.at.mount):
+        if self.journal.is_full and spot.path() not in self.journal and in_workspace(spot.at.mount):
             self._quota.exceeded = True
             raise Refusal(abi.ENOSPC)
 
@@ -326,10 +326,6 @@ class Gate(OpenFiles):
         for held in self._held:
             if held.path and old and held.mount is mount and f"{held.path}/".startswith(f"{old}/"):
                 held.path = _told(new, held.path[len(old) :])
-
-
-def _in_workspace(mount: Mount | None) -> bool:
-    return mount is not None and mount.journaled
 
 
 def _told(path: str | None, end: str) -> str | None:

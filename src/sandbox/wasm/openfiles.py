@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from sandbox.wasm import abi
 from sandbox.wasm.call import Refusal, Stop
-from sandbox.wasm.descriptors import Descriptor, Descriptors, Mount
+from sandbox.wasm.descriptors import Descriptor, Descriptors, Mount, in_workspace
 from sandbox.wasm.journal import Journal
 from sandbox.wasm.polling import poll
 from sandbox.wasm.quota import DiskLimits, Quota
@@ -186,12 +186,11 @@ class OpenFiles:
             self._wrote(held)
 
     def _charge(self, held: Descriptor, size: int) -> None:
-        in_workspace = held.mount is not None and held.mount.journaled
-        if not self._quota.allows(size=size, in_workspace=in_workspace):
+        if not self._quota.allows(size=size, in_workspace=in_workspace(held.mount)):
             raise Refusal(abi.ENOSPC)
 
     def _wrote(self, held: Descriptor) -> None:
-        if held.mount is not None and held.mount.journaled and held.path:
+        if in_workspace(held.mount) and held.path:
             self.journal.wrote(held.path)
 
     def _through(self, act: Callable[..., int], iovs: int, count: int, out: int) -> int:
